@@ -14,6 +14,7 @@ from gpucommons.leases.protocol.messages import MOST_LINE_BYTES
 from gpucommons.leases.service import server as server_module
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.scheduler.service.admins import Admins
+from gpucommons.scheduler.service.peer_process import PeerProcess
 from leases.book_world import whole
 from leases.desk_world import SteppedDesk
 from waiting import until
@@ -128,7 +129,7 @@ def test_nonsense_of_a_client_with_a_lease_ends_the_lease(tmp_path: Path) -> Non
 
 def test_connections_and_requests_of_a_user_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root this test would have no limit: the peer is taken for a user."""
-    monkeypatch.setattr(server_module, "is_local", lambda pid: False)
+    monkeypatch.setattr(server_module, "look_at", lambda pid: PeerProcess())
     monkeypatch.setattr(server_module, "_REQUEST_BURST", 5.0)
     monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 3)
 

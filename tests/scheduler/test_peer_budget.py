@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from gpucommons.base.user_namespace import UserNamespace
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.faces.documents.turns import turn_pieces, turns_of
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of, owner_of
+from gpucommons.scheduler.service.peer_process import PeerProcess
 from needs import needs_root
 from scheduler.served import PRIVACY, Scripted, Served, serving
 from scheduler.test_admins import Peer, as_peer
@@ -27,19 +29,27 @@ USER = Peer(1501, 1501)
 BOX = "b" * 64
 
 
+ALICES = UserNamespace(1000, "4026532")
+ROOTS = UserNamespace(0, "4026533")
+
+
 @pytest.mark.parametrize(
-    ("uid", "is_local", "container", "accounts"),
+    ("uid", "process", "accounts", "owner"),
     [
-        (0, True, None, ()),
-        (0, False, None, (("uid", "0"),)),
-        (0, True, BOX, (("container", BOX),)),
-        (0, False, BOX, (("container", BOX),)),
-        (7, True, None, (("uid", "7"),)),
-        (7, False, BOX, (("uid", "7"), ("container", BOX))),
+        (0, PeerProcess(True), (), "uid:0"),
+        (0, PeerProcess(False), (("uid", "0"),), "uid:0"),
+        (0, PeerProcess(True, BOX), (("container", BOX),), f"container:{BOX}"),
+        (0, PeerProcess(False, BOX), (("container", BOX),), f"container:{BOX}"),
+        (7, PeerProcess(True), (("uid", "7"),), "uid:7"),
+        (7, PeerProcess(False, BOX), (("uid", "7"), ("container", BOX)), f"container:{BOX}"),
+        (100_005, PeerProcess(False, None, ALICES), (("uid", "1000"),), "uid:1000"),
+        (100_006, PeerProcess(False, BOX, ALICES), (("uid", "1000"), ("container", BOX)), f"container:{BOX}"),
+        (998, PeerProcess(False, None, ROOTS), (("uid", "userns:4026533"),), "userns:4026533"),
     ],
 )
-def test_which_budget_is_charged(uid: int, is_local: bool, container: str | None, accounts: tuple[object]) -> None:
-    assert accounts_of(uid, is_local, container) == accounts
+def test_which_budget_is_charged(uid: int, process: PeerProcess, accounts: tuple[object], owner: str) -> None:
+    assert accounts_of(uid, process) == accounts
+    assert owner_of(uid, process) == owner
 
 
 def test_a_cap_counts_what_is_open() -> None:

@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from gpucommons.base.process_stat import start_ticks
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.faces.documents.turns import turns_of
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.limit_lookup import PodName
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, encode
-from scheduler.served import Scripted, control, serving
+from gpucommons.scheduler.service.process_names import ProcessNames
+from scheduler.served import Scripted, Served, control, serving
 
 T = MessageType
 
@@ -246,6 +250,7 @@ def test_limits_reach_the_client(tmp_path: Path) -> None:
         limited.id = answer.data
         assert limited.expect(T.UPDATE_LIMIT).memory_limit_bytes == 8 * GIB
         assert served.row(limited).memory_quota_source == "config"
+        identify(served, PodName("ns", "limited"))
         served.call(lambda: served.server.set_annotations({("ns", "limited"): QuotaValues(4 * GIB, None)}))
         assert limited.expect(T.UPDATE_LIMIT).memory_limit_bytes == 4 * GIB
         row = served.row(limited)
@@ -254,6 +259,26 @@ def test_limits_reach_the_client(tmp_path: Path) -> None:
         assert limited.expect(T.UPDATE_CORE_LIMIT).core_limit_percent == 50
         asking = Scripted(served.path).register("free", "ns", memory_limit_bytes=GIB, core_limit_percent=10)
         assert served.row(asking).core_quota_source == "env"
+
+
+def identify(served: Served, pod: PodName) -> None:
+    """This process, which all clients here belong to, is in a pod."""
+    key = ProcessKey(os.getpid(), start_ticks(Path("/proc/self/stat").read_bytes()))
+    served.call(lambda: served.server.set_names(ProcessNames(pods={key: pod})))
+
+
+def test_the_pod_that_a_process_in_no_pod_names_counts_for_nothing_where_pods_are_known(tmp_path: Path) -> None:
+    rules = (QuotaRule(namespace="course-*", quota=QuotaValues(core_percent=25)),)
+    with serving(tmp_path, rules) as served:
+        before = Scripted(served.path).register("a", "course-1")
+        assert served.row(before).core_quota_percent == 25, "without Kubernetes it is a name like any other"
+        served.call(lambda: served.server.set_annotations({("staff", "b"): QuotaValues(core_percent=90)}))
+        assert before.expect(T.UPDATE_CORE_LIMIT).core_limit_percent == 100
+        claiming = Scripted(served.path).register("b", "staff")
+        assert served.row(claiming).core_quota_percent == 100
+        assert served.call(lambda: served.server.set_limit("staff/b", QuotaValues(None, 50))) == 0
+        identify(served, PodName("staff", "b"))
+        assert before.expect(T.UPDATE_CORE_LIMIT).core_limit_percent == 50, "the kernel and Kubernetes know its pod"
 
 
 def test_every_name_of_a_gpu_is_resolved(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The scheduler in its own thread: input arrives, output is available, and it stops."""
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -8,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.base.process_stat import start_ticks
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.faces.documents.turns import turn_pieces
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.devices import GpuFacts
+from gpucommons.scheduler.policy.limit_lookup import PodName
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.policy.terms import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread
 from scheduler.served import PATIENCE_S, PRIVACY, Scripted, scheduler_settings
 
@@ -28,6 +33,10 @@ async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading]
     raise AssertionError("never came to be")
 
 
+def this_process() -> ProcessKey:
+    return ProcessKey(os.getpid(), start_ticks(Path("/proc/self/stat").read_bytes()))
+
+
 async def play(path: str) -> None:
     scheduler = SchedulerThread(scheduler_settings(path), turn_pieces, privacy=PRIVACY)
     assert scheduler.reading is None
@@ -37,6 +46,7 @@ async def play(path: str) -> None:
     await until(scheduler, lambda reading: [row.client_id for row in reading.clients] == [client.id])
     scheduler.update_gpus([GpuFacts("GPU-7", 0, 80 * GIB)])
     await until(scheduler, lambda reading: reading.gpus[0].total_memory_bytes == 80 * GIB)
+    scheduler.set_names(ProcessNames(pods={this_process(): PodName("ns", "pod")}))
     scheduler.set_annotations({("ns", "pod"): QuotaValues(core_percent=50)})
     await asyncio.to_thread(client.expect, MessageType.UPDATE_CORE_LIMIT)
     with pytest.raises(ListenError, match="another process"):

@@ -109,12 +109,15 @@ class ProcessIdentities:
 def identity_of(details: ProcessDetails) -> ProcessIdentity:
     status = parse_status(details.status)
     cgroup = identify(details.cgroup)
+    namespace = details.user_namespace
     return ProcessIdentity(
         details.key,
         details.name,
-        status.uid,
+        # Root makes namespaces for others: there the uid counts.
+        namespace.owner_uid if namespace and namespace.owner_uid else status.uid,
         status.namespaced_pids,
         cgroup,
         details.session_id,
         details.ancestors,
+        namespace,
     )

@@ -49,6 +49,7 @@ def resolve(identity: ProcessIdentity, place: Place, around: Surroundings) -> Re
         job=cgroup.job,
         unit=cgroup.unit,
         delegated=cgroup.delegated,
+        namespace_owner=identity.user_namespace.owner if identity.user_namespace else None,
     )
     labels = {**(known_pod.labels if known_pod else {}), **(container.labels if container else {})}
     steps = (*_process_steps(identity, workload), *_container_steps(cgroup, container), *pod_steps)

@@ -103,6 +103,7 @@ class Workload:
     """What a process belongs to, before any rule names its owner. None is unknown.
 
     `delegated`: its cgroup is in a tree that user `uid` may write: container, job and unit are claims of that user.
+    `namespace_owner` is set where it is in another user namespace, by the maker of that: `uid:1000`, `userns:ID`.
     """
 
     process_name: str = ""
@@ -115,6 +116,7 @@ class Workload:
     job: str | None = None
     unit: str | None = None
     delegated: bool = False
+    namespace_owner: str | None = None
 
 
 class Place(NamedTuple):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpucommons.base.user_namespace import UserNamespace
+
 
 class ProcessKey(NamedTuple):
     """Identifies a process until the next reboot. The start time is in clock ticks since boot."""
@@ -77,7 +79,8 @@ class ProcessDetails:
     """The files of one process in procfs. Only its `stat` is parsed: `key`, `name` and the POSIX session.
 
     `holds_gpu` is whether it has the device file of a GPU open; None if that was not or could not be checked.
-    `ancestors` are its parent, the parent of that, and so on, as far as they can be seen.
+    `ancestors` are its parent, the parent of that, and so on, as far as they can be seen. `user_namespace` is None
+    where it is ours, or not known.
     """
 
     key: ProcessKey
@@ -87,13 +90,15 @@ class ProcessDetails:
     holds_gpu: bool | None = None
     session_id: int | None = None
     ancestors: tuple[ProcessKey, ...] = ()
+    user_namespace: UserNamespace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
     """One process as it was when first seen. `namespaced_pids` are its pids from our namespace to its own.
 
-    `session_id` is None where the session's first process is outside our pid namespace.
+    `uid` is the user that started it: in a user namespace that a user made, that user. `session_id` is None where the
+    session's first process is outside our pid namespace. `user_namespace` is None where it is ours, or not known.
     """
 
     key: ProcessKey
@@ -103,6 +108,7 @@ class ProcessIdentity:
     cgroup: CgroupIdentity = field(default_factory=CgroupIdentity)
     session_id: int | None = None
     ancestors: tuple[ProcessKey, ...] = ()
+    user_namespace: UserNamespace | None = None
 
 
 @dataclass(frozen=True, slots=True)

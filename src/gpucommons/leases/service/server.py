@@ -32,7 +32,7 @@ from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
 from gpucommons.model.leases import LeasesReading
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
-from gpucommons.scheduler.service.peer_process import container_of, is_local, process_of
+from gpucommons.scheduler.service.peer_process import look_at, process_of
 
 _SOCKET_MODE: Final = 0o666
 _BACKLOG: Final = 1024
@@ -135,15 +135,14 @@ class LeaseServer:
     def _peer(self, writer: asyncio.StreamWriter) -> _Peer:
         peer = writer.get_extra_info("socket")
         credentials = peer_credentials(peer)
-        local = is_local(credentials.pid)
-        process = process_of(credentials)
+        seen, process = look_at(credentials.pid), process_of(credentials)
         return _Peer(
             credentials.uid,
             0 if process is None else process.pid,
             0 if process is None else process.start_ticks,
             self._access.user_name(credentials.uid),
-            self._access.admins.include(credentials, peer_groups(peer), local),
-            accounts_of(credentials.uid, local, container_of(credentials.pid)),
+            self._access.admins.include(credentials, peer_groups(peer), seen.is_local),
+            accounts_of(credentials.uid, seen),
         )
 
     async def _converse(self, peer: _Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -26,10 +26,17 @@ class LimitLookup:
         self._requested: dict[int, QuotaValues] = {}
         # The pods of clients whose processes were identified: these count, whatever the clients claim.
         self._pods: dict[int, PodName] = {}
+        # Clients whose processes are in no pod: what they claim counts only where no pods are known, as a mere name.
+        self._outside: set[int] = set()
+        self.knows_pods = False
         self._limits: dict[int, ClientLimits] = {}
 
-    def enter(self, client: Client, memory_limit_bytes: int, core_limit_percent: int) -> ClientLimits:
-        """A new client, with the limits that it requested itself."""
+    def enter(
+        self, client: Client, memory_limit_bytes: int, core_limit_percent: int, *, in_pod: bool = True
+    ) -> ClientLimits:
+        """A new client, with the limits that it requested itself. `in_pod` is False where it is known to be in none."""
+        if not in_pod:
+            self._outside.add(client.id)
         if memory_limit_bytes or core_limit_percent:
             self._requested[client.id] = quotas.from_client(memory_limit_bytes, core_limit_percent)
         return self.decide(client)
@@ -39,10 +46,12 @@ class LimitLookup:
         self._requested.pop(client.id, None)
         self._set.pop(client_name(client.id), None)
         self._pods.pop(client.id, None)
+        self._outside.discard(client.id)
 
     def identify(self, client: Client, pod: PodName) -> bool:
         """The kernel and attribution know the pod of this client. Returns whether its limits may have changed."""
         before = self._pod_of(client)
+        self._outside.discard(client.id)
         self._pods[client.id] = pod
         return before != pod
 
@@ -52,6 +61,8 @@ class LimitLookup:
         return client_name(client.id), f"{namespace}/{pod}", pod
 
     def _pod_of(self, client: Client) -> PodName:
+        if self.knows_pods and client.id in self._outside:
+            return NO_POD
         return self._pods.get(client.id) or PodName(client.namespace, client.pod)
 
     def set_limit(self, target: str, quota: QuotaValues) -> None:

@@ -26,7 +26,7 @@ from gpucommons.scheduler.protocol.wire import (
     encode_status,
 )
 from gpucommons.scheduler.service.peer_budget import accounts_of
-from gpucommons.scheduler.service.peer_process import container_of, is_local
+from gpucommons.scheduler.service.peer_process import look_at
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 RUNNING: Final = ClientStanding.RUNNING
@@ -58,8 +58,8 @@ class Connection:
         "client",
         "closing",
         "credentials",
-        "is_local",
         "lock_ok",
+        "process",
         "socket",
     )
 
@@ -69,8 +69,8 @@ class Connection:
         self.credentials: PeerCredentials = peer_credentials(peer)
         # Read now: a program that sends one order and exits may be gone when its frame is handled.
         pid, uid, _ = self.credentials
-        self.is_local = is_local(pid)
-        self.accounts = accounts_of(uid, self.is_local, container_of(pid))
+        self.process = look_at(pid)
+        self.accounts = accounts_of(uid, self.process)
         # Why this connection ended; empty while it is open.
         self.closing = ""
         self._turns = turns

@@ -24,7 +24,7 @@ from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, RequestRate, accounts_of
-from gpucommons.scheduler.service.peer_process import container_of, is_local
+from gpucommons.scheduler.service.peer_process import look_at
 from gpucommons.scheduler.service.server import SchedulerServer
 
 _LONGEST_QUANTUM_S: Final = 86_400
@@ -112,8 +112,8 @@ class ControlSocket:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("socket")
         pid, uid, _ = peer_credentials(peer)
-        local = is_local(pid)
-        accounts = accounts_of(uid, local, container_of(pid))
+        process = look_at(pid)
+        local, accounts = process.is_local, accounts_of(uid, process)
         self._open += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):

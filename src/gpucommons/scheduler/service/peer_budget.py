@@ -1,12 +1,14 @@
 """How much of the scheduler's sockets one user or container may take. Pure.
 
-A budget is charged to a container where one is known, because root of all containers is one uid, and to the uid. Root
-outside of containers has no limit: an operator must always get through.
+A budget is charged to a container where one is known, because root of all containers is one uid, and to the user: in
+a user namespace, to its maker. Root outside of containers has no limit: an operator must always get through.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
+
+from gpucommons.scheduler.service.peer_process import PeerProcess
 
 _MOST_BUCKETS: Final = 4096
 
@@ -18,18 +20,25 @@ class PeerAccount(NamedTuple):
     id: str
 
 
-def accounts_of(uid: int, is_local: bool, container: str | None) -> tuple[PeerAccount, ...]:
-    """`container` is None where the peer is in none, or in the agent's own."""
-    in_container = (PeerAccount("container", container),) if container is not None else ()
-    if uid == 0 and (in_container or is_local):
+def accounts_of(uid: int, process: PeerProcess) -> tuple[PeerAccount, ...]:
+    """The budgets of one connection: none for root outside of containers."""
+    in_container = (PeerAccount("container", process.container),) if process.container is not None else ()
+    if uid == 0 and (in_container or process.is_local):
         return in_container
-    return (PeerAccount("uid", str(uid)), *in_container)
+    return (PeerAccount("uid", _user(uid, process).removeprefix("uid:")), *in_container)
 
 
-def owner_of(uid: int, accounts: tuple[PeerAccount, ...]) -> str:
-    """Which owner a client counts for when turns are divided: its container, or else its user."""
-    container = next((account.id for account in accounts if account.kind == "container"), None)
-    return f"uid:{uid}" if container is None else f"container:{container}"
+def owner_of(uid: int, process: PeerProcess) -> str:
+    """Which owner a client counts for, by what the kernel says of who has started it.
+
+    The first that it has: a container that root has named, the maker of its user namespace, its user. So all uids of a
+    user's namespace are that user, and cgroups that a user has named like containers count for nothing.
+    """
+    return _user(uid, process) if process.container is None else f"container:{process.container}"
+
+
+def _user(uid: int, process: PeerProcess) -> str:
+    return f"uid:{uid}" if process.user_namespace is None else process.user_namespace.owner
 
 
 class ConnectionCaps:

@@ -327,8 +327,13 @@ def _takes_turns(client: Client, now: float) -> bool:
 
 
 def owner_of(program: Program) -> str:
-    """Programs and connections of one owner share what one program of another owner gets."""
+    """Programs and connections of one owner share what one program of another owner gets.
+
+    As `peer_budget.owner_of`: by what the kernel says of who has started it.
+    """
     workload = program.first.workload
     if workload.container_id is not None and not workload.delegated:
         return f"container:{workload.container_id}"
+    if workload.namespace_owner is not None:
+        return workload.namespace_owner
     return program.key if program.uid is None else f"uid:{program.uid}"

@@ -287,7 +287,7 @@ class SchedulerServer:
             gid=gid,
             gpu_name=message.gpu,
             process=process,
-            owner=owner_of(connection.credentials.uid, connection.accounts),
+            owner=owner_of(uid, connection.process),
         )
         client.device = self._devices.device_named(message.gpu)
         del self._unregistered[connection]
@@ -304,7 +304,12 @@ class SchedulerServer:
                 pid,
                 uid,
             )
-        limits = self._limits.enter(client, message.memory_limit_bytes, message.core_limit_percent)
+        limits = self._limits.enter(
+            client,
+            message.memory_limit_bytes,
+            message.core_limit_percent,
+            in_pod=connection.process.in_pod is not False,
+        )
         self._turns.perform(self.policy.register(client, now, limits.core_percent, limits.memory_bytes))
         return client
 
@@ -329,8 +334,8 @@ class SchedulerServer:
 
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """A frame of nvsharectl or xpusharectl."""
-        if not self.is_admin(connection.socket, connection.is_local):
-            sender = "not an admin" if connection.is_local else "it has ended, or is in a container"
+        if not self.is_admin(connection.socket, connection.process.is_local):
+            sender = "not an admin" if connection.process.is_local else "it has ended, or is in a container"
             self._log_refusal(now, "refused %s from uid %d: %s", message.type.name, connection.credentials.uid, sender)
             return
         log.info("%s by uid %d", message.type.name, connection.credentials.uid)
@@ -380,9 +385,10 @@ class SchedulerServer:
     # Input of the agent
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
-        """The limits in the annotations of pods, by (namespace, pod)."""
-        if annotations != self._limits.annotations:
+        """The limits in the annotations of pods, by (namespace, pod), where the pods of this node are known."""
+        if annotations != self._limits.annotations or not self._limits.knows_pods:
             self._limits.annotations = dict(annotations)
+            self._limits.knows_pods = True
             self._limits_changed()
 
     def _limits_changed(self) -> None:

@@ -8,7 +8,9 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from gpucommons.base.cgroup_paths import named_by_root
 from gpucommons.base.process_stat import session_id
+from gpucommons.base.user_namespace import user_namespace
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessDetails, ProcessKey
 from gpucommons.sources.host.ancestors import ancestors_from
@@ -73,10 +75,11 @@ class ProcessDetailsReader:
             row.key,
             row.name,
             status=read_process_file(process, "status", _STATUS_BYTES).decode("utf-8", "replace"),
-            cgroup=_cgroup(process),
+            cgroup=named_by_root(_cgroup(process)),
             holds_gpu=_holds_gpu(process) if look_for_gpu else None,
             session_id=session_id(stat),
             ancestors=tuple(ancestors_from(self._procfs, row.parent_pid)),
+            user_namespace=user_namespace(process),
         )
 
 
