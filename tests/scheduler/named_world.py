@@ -27,7 +27,7 @@ GPUS = (
     KnownGpu("GPU-c1", 3),
 )
 NAMES = (
-    *("", "all", "0", "1", "2", "3", "7", "0,1", "1,0", "²", "1:0", "1:1", "MIG-1", "MIG-2", "junk"),
+    *("", "all", "default", "0", "1", "2", "3", "7", "0,1", "1,0", "²", "1:0", "1:1", "MIG-1", "MIG-2", "junk"),
     *("GPU-a1", "gpu-A1", "GPU-a", "GPU-b1", "GPU-b2", "GPU-b", "GPU-b2,GPU-a1", "GPU-c", "GPU-none"),
 )
 
@@ -48,6 +48,7 @@ class NamedWorld(World):
         name = name if version == 2 else ""
         gpu = self.devices.queue_named(name, self.now)
         client = Client(next(self._ids), gpu, version=version, gpu_name=name)
+        self.devices.place(client)
         self._true[client.id] = resolve(name, self.machine)
         self.peers.append(Peer(client))
         self._perform(self.policy.register(client, self.now, core))
@@ -117,6 +118,12 @@ class NamedWorld(World):
             assert len(holders) <= 1, "one device has two exclusive holders"
 
     def check_every_name_is_resolved(self) -> None:
-        """After a reading only those are without a GPU whose name fits none."""
-        for peer in self.peers:
-            assert (peer.client.gpu.key == "default") <= (resolve(peer.client.gpu_name, self.machine) is None)
+        """After a reading none is without a GPU, and those whose names fit none are in one queue."""
+        if self.machine:
+            assert "default" not in {peer.client.gpu.key for peer in self.peers}
+        # A client that has its GPU keeps it, also when its name becomes ambiguous.
+        astray = {peer.client.gpu.key for peer in self.peers if not self._was_matched(peer)}
+        assert len(astray) <= 1
+
+    def _was_matched(self, peer: Peer) -> bool:
+        return peer.client.id not in self.devices._unmatched

@@ -281,7 +281,7 @@ def test_the_pod_that_a_process_in_no_pod_names_counts_for_nothing_where_pods_ar
         assert before.expect(T.UPDATE_CORE_LIMIT).core_limit_percent == 50, "the kernel and Kubernetes know its pod"
 
 
-def test_every_name_of_a_gpu_is_resolved(tmp_path: Path) -> None:
+def test_every_name_of_a_gpu_is_resolved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     facts = [GpuFacts("GPU-aaaa", 0, 80 * GIB), GpuFacts("GPU-bbbb", 1, 40 * GIB, mig=("MIG-1", "MIG-2"))]
     with serving(tmp_path) as served:
         early = Scripted(served.path).register("early")
@@ -296,9 +296,10 @@ def test_every_name_of_a_gpu_is_resolved(tmp_path: Path) -> None:
             ("GPU-b", "GPU-bbbb"),
             ("MIG-2", "MIG-2"),
             ("1:0", "MIG-1"),
-            ("MIG-3", "default"),
-            ("7", "default"),
-            ("²", "default"),
+            ("default", "GPU-aaaa"),
+            ("MIG-3", "GPU-aaaa"),
+            ("7", "GPU-aaaa"),
+            ("²", "GPU-aaaa"),
         ):
             clients.append(Scripted(served.path).register(gpu=called))
             assert served.row(clients[-1]).gpu_uuid == uuid
@@ -306,6 +307,24 @@ def test_every_name_of_a_gpu_is_resolved(tmp_path: Path) -> None:
         assert gpus["GPU-bbbb"].safe_limit_bytes == 36 * GIB
         assert gpus["GPU-aaaa"].total_memory_measured
         assert not gpus["MIG-1"].present
+        assert served.reading().refusals["unknown_gpu_name"] == 3, "those that no GPU has"
+        lines = [record.getMessage() for record in caplog.records if "counts as unnamed" in record.getMessage()]
+        assert lines == [f"no GPU has the name 'MIG-3' of a client of pid {os.getpid()}, uid 0: it counts as unnamed"]
+
+
+def test_a_client_of_an_unknown_gpu_has_no_exclusive_turn_next_to_another(tmp_path: Path) -> None:
+    """XPUShare's library names the GPU `default` where no device variable is set."""
+    with serving(tmp_path, mode=Mode.SERIAL) as served:
+        served.call(lambda: served.server.update_gpus([GpuFacts("GPU-aaaa", 0), GpuFacts("GPU-bbbb", 1)]))
+        holder = Scripted(served.path).register(gpu="0").ask().granted()
+        others = [Scripted(served.path).register(gpu=name).ask() for name in ("default", "GPU-cccc", "")]
+        served.until(lambda reading: sum(row.standing == "waiting" for row in reading.clients) == len(others))
+        holder.release()
+        for client in others:
+            client.granted().release()
+        late = Scripted(served.path).register(gpu="GPU-cccc").ask().granted()
+        served.call(lambda: served.server.update_gpus([GpuFacts("GPU-aaaa", 0), GpuFacts("GPU-cccc", 2)]))
+        assert served.row(late).gpu_uuid == "GPU-cccc", "it moves when its GPU becomes known"
 
 
 def test_the_queue_of_a_mig_device_has_the_memory_of_the_device(tmp_path: Path) -> None:
@@ -331,7 +350,7 @@ def test_the_queue_of_an_absent_gpu_is_removed_with_its_last_client(tmp_path: Pa
         served.call(lambda: served.server.update_gpus([GpuFacts("GPU-aaaa", 0), GpuFacts("GPU-bbbb", 1)]))
         clients = [Scripted(served.path).register(gpu=name) for name in ("1", "GPU-cccc")]
         served.call(lambda: served.server.update_gpus([GpuFacts("GPU-aaaa", 0)]))
-        assert {gpu.uuid for gpu in served.reading().gpus} == {"GPU-aaaa", "GPU-bbbb", "default"}
+        assert {gpu.uuid for gpu in served.reading().gpus} == {"GPU-aaaa", "GPU-bbbb"}
         for client in clients:
             client.close()
         served.until(lambda reading: [gpu.uuid for gpu in reading.gpus] == ["GPU-aaaa"])

@@ -1,8 +1,10 @@
 """The known GPUs, and which of them a client means. Plain values in; events for the policy out.
 
 A GPU that was read once stays known: a driver that does not answer, or a lost GPU, does not change what a name means.
-A client whose name matches no known GPU shares the queue `default` with all other such clients, and moves to its GPU's
-queue when a reading shows which one that is. A client that has its GPU keeps it, whatever index the GPU has later.
+While no GPU is known, all clients share the queue `default`. A client whose name matches no known GPU counts as
+unnamed: with all other such clients it is in the queue of the GPU with the lowest index, so that it has no exclusive
+turn next to that of another client. It moves to its GPU's queue when a reading shows which one that is. A client that
+has its GPU keeps it, whatever index the GPU has later.
 
 GPUs that a program on several of them links are one queue, that of the first of them: such a program runs on all of
 its GPUs at once or not at all.
@@ -15,7 +17,7 @@ from typing import Final
 from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU, KnownGpu, resolve
 from gpucommons.scheduler.policy.overhead import next_overhead
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Action, ClientStanding, GpuQueue
+from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, GpuQueue
 
 # Above this a running client is hot: its memory says nothing about its overhead.
 _HOT_RATIO: Final = 0.5
@@ -54,6 +56,8 @@ class DeviceTable:
         # The queue of each GPU that is linked to another, by the UUID of the first of them.
         self._leaders: dict[str, str] = {}
         self._totals: dict[str, int] = {}
+        # The clients whose names match no known GPU.
+        self._unmatched: dict[int, Client] = {}
         policy.add_gpu(DEFAULT_GPU, None, now)
 
     @property
@@ -89,12 +93,23 @@ class DeviceTable:
 
     def queue_named(self, name: str, now: float) -> GpuQueue:
         """The queue for a client that uses this name for its GPU."""
-        device = self._resolve(name) or DEFAULT_GPU
-        return self._queue(self._leaders.get(device, device), now)
+        return self._queue_of(self._resolve(name) or self._unnamed, now)
 
-    def device_named(self, name: str) -> str:
-        """The GPU, or MIG device, that this name means."""
-        return self._resolve(name) or DEFAULT_GPU
+    def place(self, client: Client) -> bool:
+        """Records the device that a new client's name means. False where GPUs are known and none of them has it."""
+        found = self._resolve(client.gpu_name)
+        client.device = found or self._unnamed
+        if found is None:
+            self._unmatched[client.id] = client
+        return found is not None or not self._known
+
+    @property
+    def _unnamed(self) -> str:
+        """The GPU of clients that name none."""
+        return self._resolve("") or DEFAULT_GPU
+
+    def _queue_of(self, device: str, now: float) -> GpuQueue:
+        return self._queue(self._leaders.get(device, device), now)
 
     def link(self, groups: Sequence[Sequence[str]], now: float) -> list[Action]:
         """Makes one queue of the GPUs of each group, and separates those that are linked no longer."""
@@ -173,16 +188,17 @@ class DeviceTable:
         return (*read, *missed) if read or not missed else before
 
     def _move_resolved(self, now: float) -> list[Action]:
-        """Moves the clients of `default` whose GPU is known now to its queue."""
+        """Moves the clients whose GPU was not known to its queue, or to that of clients that name none."""
+        waiting = [client for client in self._unmatched.values() if client.id in self._policy.clients]
         unresolved = self._policy.gpus.get(DEFAULT_GPU)
-        if unresolved is None:
-            return []
-        meant = [(client, self._resolve(client.gpu_name)) for client in unresolved.clients.values()]
+        programs = () if unresolved is None else (c for c in unresolved.clients.values() if c.is_program)
+        self._unmatched = {}
         moves = []
-        for client, device in meant:
-            if device is not None:
-                client.device = device
-                moves.append((client, self._queue(self._leaders.get(device, device), now)))
+        for client in (*waiting, *programs):
+            self.place(client)
+            gpu = self._queue_of(client.device, now)
+            if gpu is not client.gpu:
+                moves.append((client, gpu))
         return self._policy.move(moves, now)
 
     def _learn_memory(self, gpu: GpuQueue, fact: GpuFacts, now: float) -> list[Action]:

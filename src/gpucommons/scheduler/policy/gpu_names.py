@@ -1,11 +1,12 @@
 """Which GPU a client's name for it means. Pure.
 
-A client sends NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES as it is set, or nothing. It takes its turns on one GPU:
-the first of the list, which is CUDA's device 0.
+A client sends NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES as it is set, or nothing; XPUShare's library sends
+`default` where neither is set. It takes its turns on one GPU: the first of the list, which is CUDA's device 0.
 
 | name                            | GPU                                                                |
 |---------------------------------|--------------------------------------------------------------------|
-| none, `all`, `none`, `void`     | the GPU with the lowest index (v1 clients never send a name)       |
+| none, `all`, `none`, `void`,    | the GPU with the lowest index (v1 clients never send a name)       |
+| `default`                       |                                                                    |
 | `0`, `1`, ...                   | the GPU with that index                                            |
 | `0:1`                           | the second MIG device of the GPU with index 0                      |
 | `GPU-...`, `MIG-...`            | that device; the beginning of a UUID is enough where it is unique  |
@@ -25,7 +26,7 @@ from gpucommons.base.decimal_text import parse_decimal
 
 # The one queue of all clients whose GPU is not known (yet).
 DEFAULT_GPU: Final = "default"
-_UNNAMED: Final = frozenset({"", "all", "none", "void"})
+_UNNAMED: Final = frozenset({"", "all", "none", "void", DEFAULT_GPU})
 
 
 @dataclass(frozen=True, slots=True)

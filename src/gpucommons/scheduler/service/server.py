@@ -289,7 +289,10 @@ class SchedulerServer:
             process=process,
             owner=owner_of(uid, connection.process),
         )
-        client.device = self._devices.device_named(message.gpu)
+        if not self._devices.place(client):
+            self.policy.refusals["unknown_gpu_name"] += 1
+            text = "no GPU has the name %r of a client of pid %d, uid %d: it counts as unnamed"
+            self._log_refusal(now, text, message.gpu, pid, uid)
         del self._unregistered[connection]
         connection.client = client
         client.peer = connection
