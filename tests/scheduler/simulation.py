@@ -74,6 +74,11 @@ class Simulation:
     def measure(self, action: Measure) -> None:
         """This GPU's activity cannot be measured."""
 
+    def leave(self, script: Script) -> None:
+        """It disconnects."""
+        if script.client.id in self.policy.clients:
+            self.perform(self._gone(script.client))
+
     def _gone(self, client: Client) -> Sequence[Action]:
         self.scripts[client.id].holds = False
         return self.policy.disconnect(client, self.now)

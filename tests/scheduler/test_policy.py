@@ -146,8 +146,20 @@ def dropped_after(sim: Simulation, script: Script) -> float | None:
 def test_the_quantum_grows_with_the_memory_to_be_moved(memory_gib: int, expected_s: float) -> None:
     sim = simulation(mode=Mode.SERIAL)
     holder = sim.add(memory=memory_gib * GIB)
+    sim.perform(sim.policy.measure_memory(holder.client, memory_gib * GIB, None, sim.now))
     sim.add()
     assert dropped_after(sim, holder) == pytest.approx(expected_s, abs=0.11)
+
+
+@pytest.mark.parametrize("claimed", [100 * GIB, 2**64 - 1])
+@pytest.mark.parametrize("seen", [None, 1 * GIB])
+def test_a_turn_does_not_grow_with_memory_that_nvml_does_not_confirm(claimed: int, seen: int | None) -> None:
+    sim = simulation(mode=Mode.SERIAL)
+    sim.perform(sim.policy.resize(sim.gpu, 80 * GIB, sim.now))
+    holder, other = sim.add(memory=claimed), sim.add(memory=claimed)
+    for script in (holder, other):
+        sim.perform(sim.policy.measure_memory(script.client, seen, None, sim.now))
+    assert dropped_after(sim, holder) == pytest.approx(10.0, abs=0.11)
 
 
 def test_a_fixed_quantum_and_one_set_by_the_operator() -> None:
@@ -281,6 +293,58 @@ def test_one_that_grows_alone_is_no_overload() -> None:
 
 
 # Clients that do not stop
+
+
+def share_of_honest(revoke_after_s: float, quantum_s: float, tail_s: float | None, over_s: float = 60.0) -> float:
+    """What a client gets next to one that keeps each turn for `tail_s` too long, or until it is revoked, and then goes
+    on in another process of the same owner."""
+    sim = simulation(
+        mode=Mode.SERIAL,
+        switch_time_mode=SwitchTime.FIXED,
+        switch_time_fixed_s=quantum_s,
+        revoke_after_s=revoke_after_s,
+    )
+    honest = sim.add(owner="uid:1002")
+    deaf = sim.add(owner="uid:1001", obeys=tail_s is not None, tail_s=tail_s or 0.0)
+    ran_s, end_s, turns = 0.0, sim.now + over_s, 0
+    while sim.now < end_s:
+        before_s, ran = sim.now, runs(honest)
+        sim.run(0.01)
+        ran_s += (sim.now - before_s) if ran else 0.0
+        if deaf.client.turns and not runs(deaf):
+            turns += 1
+            pid = 100 + turns
+            sim.leave(deaf)
+            process = ClientProcess(1001, pid, pid)
+            deaf = sim.add(owner="uid:1001", obeys=tail_s is not None, tail_s=tail_s or 0.0, process=process)
+    assert turns > 2, "the other one has turns, too"
+    return ran_s
+
+
+@pytest.mark.parametrize(("revoke_after_s", "tail_s"), [(5.0, None), (5.0, 4.9), (2.0, None), (5.0, 0.5)])
+def test_a_deaf_client_gains_nothing_by_a_new_process_for_each_turn(
+    revoke_after_s: float, tail_s: float | None
+) -> None:
+    assert share_of_honest(revoke_after_s, 1.0, tail_s) >= 27.0
+
+
+def test_with_the_default_times_as_well() -> None:
+    assert share_of_honest(30.0, 10.0, None, over_s=600.0) >= 270.0
+
+
+def test_a_deaf_process_does_not_lock_out_the_others_of_its_owner() -> None:
+    sim = simulation(mode=Mode.SERIAL, switch_time_mode=SwitchTime.FIXED, switch_time_fixed_s=1.0, revoke_after_s=5.0)
+    deaf = sim.add(owner="uid:1001", obeys=False)
+    honest, other = sim.add(owner="uid:1001"), sim.add(owner="uid:1002")
+    sim.run(10.0)
+    sim.leave(deaf)
+    before_s = sim.billed_s(honest)
+    sim.run(60.0)
+    assert sim.billed_s(honest) - before_s >= 27.0
+    assert sim.billed_s(other) >= 27.0
+    sim.leave(other)
+    sim.run(1.1)
+    assert runs(honest), "with no other owner it waits for none"
 
 
 def test_a_client_that_ignores_drop_lock_gets_it_every_five_seconds_and_is_revoked_after_thirty() -> None:

@@ -169,6 +169,7 @@ def test_only_a_quota_stops_a_program_outside_of_phases(mode: Mode) -> None:
     clients = [world.join(2, 100), world.join(2, 100)]
     for client in clients:
         world.memory(client, 60 * GIB)
+        world.nvml(client, 60 * GIB)
         world.ask(client)
     world.advance(60.0, obey=True, delay_s=DELAY_S)
     world.check()

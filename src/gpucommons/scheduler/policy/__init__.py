@@ -15,7 +15,10 @@ The rules, in the order in which an evaluation applies them:
     the accounts (revoked). Its memory still counts, as far as NVML shows it. `fence` closes its socket, by default
     after its second revocation. Revocations are remembered by process (uid, pid, start time) for ten minutes, also
     when the client connects again; a client that disconnects 5 s or more after DROP_LOCK counts as revoked. While two
-    are remembered, the process may not connect. A program that could not be paused (`not_paused`), or that the pauser
+    are remembered, the process may not connect. They are remembered by owner, too: while one is, all processes of the
+    owner have 5 s to answer. An owner whose client kept a turn for 10 % longer than it may, in whatever process, is
+    held back for as long as that turn took, for each other owner that waited: until then it waits while another owner
+    runs or waits. A program that could not be paused (`not_paused`), or that the pauser
     resumed by itself (`resumed`), runs until the time given with it: no rule stops it before.
  2. Overload. If the running clients grow past the safe limit, all but the oldest are dropped (memory). No client joins
     until the memory of the running ones is down to 90 % of the limit, or one of them runs alone. Programs continue.
@@ -47,7 +50,7 @@ The rules, in the order in which an evaluation applies them:
     for memory gets WAIT_FOR_MEM once, and MEM_AVAILABLE before LOCK_OK.
  7. Making room. While the front waits, the turns that must end for it are dropped (quantum), all at once, when each has
     lasted its quantum and its owner has had as much as that of the front. Of several turns whose end would do, those of
-    the owners that had most are dropped. The quantum grows with the memory to be moved.
+    the owners that had most are dropped. The quantum grows with the memory to be moved, as far as NVML has seen it.
 
 Order (attained.py, with the reason why it is fair). The owner (`fair_between`) whose clients have had turns for the
 least time comes first, and of its clients the one that has. Then follow one client of each other owner, those without a

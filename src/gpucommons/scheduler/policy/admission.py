@@ -1,7 +1,6 @@
 """Verdicts on one GPU's clients: which may run, what is in the way, how long a turn lasts. They change nothing."""
 
 from itertools import islice
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import WaitReason
@@ -221,12 +220,19 @@ def quantum_s(terms: Terms, holder: Client, front: Client, reason: WaitReason) -
         front = front.gpu.biggest_waiter or front
     if terms.fixed_switch_time:
         return settings.switch_time_fixed_s
-    moved_gib = max(holder.used_bytes, front.used_bytes) / GIB
+    moved_gib = max(_moved_bytes(holder), _moved_bytes(front)) / GIB
     return min(max(settings.switch_time_multiplier * moved_gib, terms.SWITCH_TIME_MIN_S), terms.SWITCH_TIME_MAX_S)
 
 
+def _moved_bytes(client: Client) -> int:
+    """What a switch moves of a client's memory: its claim, as far as NVML has seen the process use it. Where NVML
+    shows neither the process nor the device, at most the memory that is assumed for the device."""
+    gpu, seen_bytes = client.gpu, client.peak_nvml_bytes
+    return min(client.used_bytes, seen_bytes if seen_bytes or gpu.total_known else gpu.total_bytes)
+
+
 def biggest_waiter(gpu: GpuQueue) -> Client:
-    return max(islice(gpu.in_order(), _BYPASS_WINDOW), key=attrgetter("used_bytes"))
+    return max(islice(gpu.in_order(), _BYPASS_WINDOW), key=_moved_bytes)
 
 
 def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:

@@ -23,6 +23,7 @@ Accounts are kept within bounds:
   - Luck is forgotten. A client that fits next to all others runs most of the time. When a turn ends, what an account
     has above the least one and the longest quantum (`lead_s`) is halved, and at most two more such quanta: such a
     client waits a bounded time once it no longer fits, and of two such clients the one that had more still has more.
+    A turn that was kept after the client was asked to stop is not luck, and is not forgotten.
   - Leaving pays nothing back. An owner that disconnects with more than the least service is remembered, and has that
     account when it connects again. It is forgotten once the others have had as much.
 """
@@ -35,6 +36,10 @@ from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, Gpu
 
 # A client that was dropped requests again in a moment: it was not away.
 BACK_WITHIN_S: Final = 2.0
+# A client that is asked to stop waits for the work that it has submitted. One that takes longer, also in proportion to
+# its turn, has kept the turn.
+_PROMPT_S: Final = 0.1
+_PROMPT_RATIO: Final = 0.1
 # Owners that left, per GPU.
 _MAX_DEPARTED: Final = 256
 
@@ -195,9 +200,9 @@ def begin(gpu: GpuQueue, client: Client, guest_until_s: float | None, now: float
         _set_anchor(gpu, client, now)
 
 
-def end(gpu: GpuQueue, client: Client, now: float) -> None:
-    """The client, which runs no longer, ended a turn. If it is the anchor it stays the anchor until another client is,
-    so that its owner waits behind all others."""
+def end(gpu: GpuQueue, client: Client, late_s: float, now: float) -> None:
+    """The client, which runs no longer, ended a turn, `late_s` after it was asked to. If it is the anchor it stays the
+    anchor until another client is, so that its owner waits behind all others."""
     line = client.line
     client.served_s += now - client.turn_s
     client.ran_s = now
@@ -210,13 +215,19 @@ def end(gpu: GpuQueue, client: Client, now: float) -> None:
     line.floor_s = max(line.floor_s, min(client.served_s, _own_least_s(gpu, line, now, default=NEVER)))
     client.served_s = _reduced_s(client.served_s, line.floor_s, gpu.lead_s)
     gpu.floor_s = max(gpu.floor_s, min(line.served_s, _least_s(gpu, now, default=NEVER)))
-    reduced_s = _reduced_s(line.served_s, gpu.floor_s, gpu.lead_s)
+    reduced_s = _reduced_s(line.served_s, gpu.floor_s, gpu.lead_s + _kept_s(client, late_s, now))
     if line.place is None:
         line.served_s = reduced_s
     elif reduced_s < line.served_s:
         _unplace(gpu, line)
         line.served_s = reduced_s
         _place(gpu, line)
+
+
+def _kept_s(client: Client, late_s: float, now: float) -> float:
+    """What a turn took from others because it was kept: that is not luck, and stays in the account of the owner."""
+    turn_s = now - client.turn_s
+    return turn_s if late_s > max(_PROMPT_S, _PROMPT_RATIO * turn_s) else 0.0
 
 
 def _reduced_s(served_s: float, floor_s: float, lead_s: float) -> float:

@@ -79,7 +79,7 @@ class Evaluation:
         if not gpu.waiting and gpu.throttled and not gpu.running and self._settings.work_conserving:
             self._lend(gpu, now, actions)
         if gpu.draining:
-            deadline = min(deadline, self._resend_due_s(gpu))
+            deadline = min(deadline, self._resend_due_s(gpu, now))
         if gpu.limited:
             deadline = min(deadline, self._quotas.due(gpu, now))
         gpu.deadline_s = deadline
@@ -98,17 +98,23 @@ class Evaluation:
     def _resend_drops(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         for client in list(gpu.draining.values()):
             assert client.drop_s is not None
-            if now >= client.drop_s + self._settings.revoke_after_s - EPSILON_S:
+            if now >= client.drop_s + self._patience_s(client, now) - EPSILON_S:
                 self._revoke(gpu, client, now, actions)
             elif now >= client.drop_again_s - EPSILON_S:
                 client.drop_again_s = now + DROP_RESEND_S
                 gpu.drops[client.drop_reason] += 1
                 actions.append(Send(client, DROP_LOCK))
 
-    def _resend_due_s(self, gpu: GpuQueue) -> float:
+    def _patience_s(self, client: Client, now: float) -> float:
+        """After how long without an answer a turn is revoked. One that was revoked a while ago makes it shorter for all
+        processes of the owner: those that answer within the time of a resend notice nothing."""
         revoke_after_s = self._settings.revoke_after_s
+        deaf = not client.is_program and self._revocations.count(client.owner, now) > 0
+        return min(revoke_after_s, DROP_RESEND_S) if deaf else revoke_after_s
+
+    def _resend_due_s(self, gpu: GpuQueue, now: float) -> float:
         return min(
-            min(client.drop_again_s, client.drop_s + revoke_after_s)
+            min(client.drop_again_s, client.drop_s + self._patience_s(client, now))
             for client in gpu.draining.values()
             if client.drop_s is not None
         )
@@ -117,6 +123,7 @@ class Evaluation:
         self._transitions.revoke(gpu, client, now)
         gpu.drops[DropReason.REVOKED] += 1
         actions.append(Send(client, DROP_LOCK))
+        self._revocations.add(client.owner, now)
         if self._terms.fence.closes_after(self._revocations.add(client.process or client.id, now)):
             actions.append(Disconnect(client))
 

@@ -304,6 +304,7 @@ class Policy:
         if nvml_bytes == client.nvml_bytes and overhead_bytes == client.overhead_bytes:
             return []
         client.nvml_bytes = nvml_bytes
+        client.peak_nvml_bytes = max(client.peak_nvml_bytes, nvml_bytes or 0)
         client.overhead_bytes = overhead_bytes
         self._transitions.change_need(client)
         return self._evaluation.advance((client.gpu,), now)

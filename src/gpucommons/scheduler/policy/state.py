@@ -127,6 +127,7 @@ class Client:
         "overhead_bytes",
         "owner",
         "peak_bytes",
+        "peak_nvml_bytes",
         "peer",
         "pid",
         "pod",
@@ -194,12 +195,14 @@ class Client:
         self.revoked = False
         self.requested_again = False
 
-        # Memory: reported; reported, at most the device's; the highest of these; overhead of contexts; NVML's value.
+        # Memory: reported; reported, at most the device's; the highest of these; overhead of contexts; NVML's value;
+        # the highest of these.
         self.claimed_bytes = 0
         self.used_bytes = 0
         self.peak_bytes = 0
         self.overhead_bytes: int | None = None
         self.nvml_bytes: int | None = None
+        self.peak_nvml_bytes = 0
         self.need_bytes = 0
         self.resident_bytes = 0
         # While it is revoked: how much of its need counts.

@@ -89,12 +89,14 @@ class Transitions:
         client.turns += 1
         if client.bucket is not None:
             self._quotas.end_turn(client, now)
+        late_s = 0.0
         if client.drop_s is not None:
-            gpu.turns_drain.observe(now - client.drop_s)
+            late_s = now - client.drop_s
+            gpu.turns_drain.observe(late_s)
             client.drop_s = None
             del gpu.draining[client.id]
         self._vacate(gpu, client)
-        attained.end(gpu, client, now)
+        attained.end(gpu, client, late_s, now)
         gpu.changed_s = now
         gpu.turns_length.observe(now - client.turn_s)
         client.standing = IDLE
