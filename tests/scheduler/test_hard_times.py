@@ -85,14 +85,16 @@ def test_the_number_of_clients_is_limited_and_silent_ones_are_closed_first(
 ) -> None:
     monkeypatch.setattr("gpucommons.scheduler.service.server.MAX_CLIENTS", 10)
     with serving(tmp_path) as served:
-        clients = [Scripted(served.path).register(f"c-{number}") for number in range(8)]
-        silent = [Scripted(served.path) for _ in range(2)]
+        clients = [Scripted(served.path).register(f"c-{number}") for number in range(6)]
+        silent = [Scripted(served.path) for _ in range(4)]
         served.until(lambda reading: reading.connections == 10)
         clients += [Scripted(served.path).register(f"d-{number}") for number in range(2)]
-        assert all(one.closed() for one in silent)
-        assert Scripted(served.path).closed()
-        reading = served.until(lambda reading: reading.disconnects.get("too_many_clients") == 3)
-        assert len(reading.clients) == 10
+        assert all(one.closed() for one in silent[:2])
+        late = Scripted(served.path)
+        late.send(T.REGISTER)
+        assert late.closed(), "the last slots are reserved"
+        reading = served.until(lambda reading: reading.disconnects.get("too_many_clients") == 4)
+        assert len(reading.clients) == 8
         for client in clients:
             client.ask().granted()
 
@@ -193,11 +195,12 @@ def scheduler_process(program: str, directory: Path) -> Iterator[tuple["subproce
 SCARCE = """
     import json, resource, sys
     from pathlib import Path
+    from gpucommons.scheduler.service.peer_budget import Slots
     from scheduler.served import serving
 
     with serving(Path(sys.argv[1])) as served:
         # What is checked is the last line of defence: the cap that should keep it from ever coming so far is off.
-        served.server._descriptor_cap = 10_000
+        served.server._slots = Slots(10_000)
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
         print(served.path, flush=True)
         sys.stdin.read()

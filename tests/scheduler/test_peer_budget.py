@@ -17,11 +17,19 @@ from gpucommons.config.runtime_directory import control_path
 from gpucommons.faces.documents.turns import turn_pieces, turns_of
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.terms import Mode
+from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of, owner_of
+from gpucommons.scheduler.service.peer_budget import (
+    ConnectionCaps,
+    PeerAccount,
+    RequestRate,
+    Slots,
+    accounts_of,
+    owner_of,
+)
 from gpucommons.scheduler.service.peer_process import PeerProcess
 from needs import needs_root
-from scheduler.served import PRIVACY, Scripted, Served, serving
+from scheduler.served import PRIVACY, Scripted, Served, control, serving
 from scheduler.test_admins import Peer, as_peer
 from waiting import until
 
@@ -50,6 +58,15 @@ ROOTS = UserNamespace(0, "4026533")
 def test_which_budget_is_charged(uid: int, process: PeerProcess, accounts: tuple[object], owner: str) -> None:
     assert accounts_of(uid, process) == accounts
     assert owner_of(uid, process) == owner
+
+
+def test_the_last_slots_are_for_new_owners_and_root() -> None:
+    slots = Slots(160)
+    assert [slots.takes(count, 500, False) for count in (150, 151)] == [True, False]
+    assert [slots.takes(count, 4, False) for count in (155, 156)] == [True, False]
+    assert [slots.takes(count, 500, True) for count in (160, 161)] == [True, False]
+    assert [slots.registers(count, 500) for count in (150, 151)] == [True, False]
+    assert [slots.registers(count, 1) for count in (155, 156)] == [True, False]
 
 
 def test_a_cap_counts_what_is_open() -> None:
@@ -114,6 +131,34 @@ def test_one_user_has_a_limited_number_of_connections() -> None:
             assert all(client.granted() for client in clients), "root has no limit"
 
         assert as_peer(USER, crowd, others) == 0
+
+
+def test_a_full_table_keeps_out_neither_root_nor_a_new_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_root()
+    monkeypatch.setattr("gpucommons.scheduler.service.server.MAX_CLIENTS", 40)
+    with served_to_all(max_connections_per_uid=4096) as served:
+
+        def crowd() -> None:
+            """Registers until it is refused, and then holds as many silent connections as it gets."""
+            clients = [one for _ in range(60) if (one := registered(served.path))]
+            assert 30 < len(clients) < 40
+            silent = [Scripted(served.path) for _ in range(60)]
+            meanwhile.append(silent)
+            clients[0].ask().granted()
+
+        def others() -> None:
+            served.until(lambda reading: sum(row.standing == "running" for row in reading.clients) == 1)
+            control(served.path, MessageType.SCHED_OFF)
+            served.until(lambda reading: not reading.on)
+            assert request(served.path)["ok"], "the status is answered"
+            assert request(served.path, "on")["ok"]
+            newcomer = Scripted(served.path).register("new").ask().granted()
+            assert as_peer(Peer(1502, 1502), lambda: newcomers.append(Scripted(served.path).register())) == 0
+            newcomer.close()
+
+        meanwhile: list[object] = []
+        newcomers: list[object] = []
+        assert as_peer(Peer(1501, 1501), crowd, others) == 0
 
 
 def test_a_user_that_asks_too_often_is_refused_and_root_is_not() -> None:

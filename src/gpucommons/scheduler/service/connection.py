@@ -25,7 +25,7 @@ from gpucommons.scheduler.protocol.wire import (
     encode,
     encode_status,
 )
-from gpucommons.scheduler.service.peer_budget import accounts_of
+from gpucommons.scheduler.service.peer_budget import accounts_of, owner_of
 from gpucommons.scheduler.service.peer_process import look_at
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -59,6 +59,7 @@ class Connection:
         "closing",
         "credentials",
         "lock_ok",
+        "owner",
         "process",
         "socket",
     )
@@ -71,6 +72,7 @@ class Connection:
         pid, uid, _ = self.credentials
         self.process = look_at(pid)
         self.accounts = accounts_of(uid, self.process)
+        self.owner = owner_of(uid, self.process)
         # Why this connection ended; empty while it is open.
         self.closing = ""
         self._turns = turns
@@ -79,6 +81,11 @@ class Connection:
         self._send = peer.send
         self._decoder = Decoder()
         self._use_version(2)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is root's, outside of containers."""
+        return not self.accounts
 
     def readable(self) -> None:
         """The loop calls this whenever the socket is readable."""

@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final, NamedTuple
@@ -23,7 +24,7 @@ from gpucommons.model.parking import ParkedProgram
 from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps, RequestRate, accounts_of
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps, RequestRate, Slots, accounts_of, owner_of
 from gpucommons.scheduler.service.peer_process import look_at
 from gpucommons.scheduler.service.server import SchedulerServer
 
@@ -79,7 +80,8 @@ class ControlSocket:
         self._listener: asyncio.Server | None = None
         self._caps = ConnectionCaps({"uid": _MOST_CONNECTIONS, "container": _MOST_CONNECTIONS})
         self._rate = RequestRate(_REQUESTS_PER_S, _REQUEST_BURST)
-        self._open = 0
+        self._slots = Slots(_MOST_CONNECTIONS_IN_ALL)
+        self._open: Counter[str] = Counter()
         self._status: Status | None = None
         self._status_lock = asyncio.Lock()
         self._orders: Mapping[str, Callable[[ControlCommand], str]] = {
@@ -114,11 +116,12 @@ class ControlSocket:
         pid, uid, _ = peer_credentials(peer)
         process = look_at(pid)
         local, accounts = process.is_local, accounts_of(uid, process)
-        self._open += 1
+        owner = owner_of(uid, process)
+        self._open[owner] += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 over = self._caps.add(accounts)
-                if over or (accounts and self._open > _MOST_CONNECTIONS_IN_ALL):
+                if over or (accounts and not self._slots.takes(self._open.total(), self._open[owner], False)):
                     reply = _refusal("too many connections to the control socket: close some, or try again later")
                 else:
                     line = await reader.readline()
@@ -131,7 +134,7 @@ class ControlSocket:
         except (TimeoutError, ValueError, OSError):
             log.debug("control socket: dropped an unresponsive client")
         finally:
-            self._open -= 1
+            self._open -= Counter((owner,))
             self._caps.remove(accounts)
             writer.close()
             with contextlib.suppress(OSError):

@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 from gpucommons.scheduler.service.peer_process import PeerProcess
 
 _MOST_BUCKETS: Final = 4096
+_RESERVED_PART: Final = 16
+# An owner with at most so many connections may use the slots that are reserved for new owners.
+_FEW: Final = 4
 
 
 class PeerAccount(NamedTuple):
@@ -39,6 +42,25 @@ def owner_of(uid: int, process: PeerProcess) -> str:
 
 def _user(uid: int, process: PeerProcess) -> str:
     return f"uid:{uid}" if process.user_namespace is None else process.user_namespace.owner
+
+
+class Slots:
+    """Which connections a table of `total` slots takes. A sixteenth is reserved: half of it for owners with few
+    connections, half for root outside of containers. Clients never register in the latter: an order gets through
+    however many there are. All counts include the connection in question, `of_owner` those of its owner."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._for_root = max(1, total // _RESERVED_PART // 2)
+
+    def takes(self, open_count: int, of_owner: int, is_root: bool) -> bool:
+        return open_count <= (self._total if is_root else self._for_clients(of_owner))
+
+    def registers(self, registered: int, of_owner: int) -> bool:
+        return registered <= self._for_clients(of_owner)
+
+    def _for_clients(self, of_owner: int) -> int:
+        return self._total - (1 if of_owner <= _FEW else 2) * self._for_root
 
 
 class ConnectionCaps:

@@ -48,7 +48,7 @@ from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps, owner_of
+from gpucommons.scheduler.service.peer_budget import ConnectionCaps, Slots
 from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.programs import Programs
@@ -100,7 +100,10 @@ class SchedulerServer:
         self._unregistered: dict[Connection, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
-        self._descriptor_cap = _descriptor_cap()
+        descriptors = _descriptor_cap()
+        self._full = "descriptors" if descriptors < MAX_CLIENTS else "too_many_clients"
+        self._slots = Slots(min(MAX_CLIENTS, descriptors))
+        self._per_owner: Counter[str] = Counter()
         self._admins = Admins(os.geteuid())
         self._caps = ConnectionCaps(
             {"uid": settings.max_connections_per_uid, "container": settings.max_connections_per_container}
@@ -211,15 +214,15 @@ class SchedulerServer:
             self.disconnects["error"] += 1
             return
         self._unregistered[connection] = None
+        self._per_owner[connection.owner] += 1
         self._empty.clear()
         self._loop.add_reader(peer.fileno(), connection.readable)
         over = self._caps.add(connection.accounts)
         if over:
             connection.close(f"too_many_of_{over}")
-        elif self._count_connections() > min(MAX_CLIENTS, self._descriptor_cap):
-            scarce = self._descriptor_cap < MAX_CLIENTS
+        elif not self._slots.takes(self._count_connections(), self._per_owner[connection.owner], connection.is_root):
             # The connection that has been silent for longest is closed; it may be the new one itself.
-            next(iter(self._unregistered)).close("descriptors" if scarce else "too_many_clients")
+            next(iter(self._unregistered)).close(self._full)
 
     def _count_connections(self) -> int:
         return len(self._connections) + len(self._unregistered)
@@ -230,6 +233,9 @@ class SchedulerServer:
         connection.socket.close()
         self._unregistered.pop(connection, None)
         self._caps.remove(connection.accounts)
+        self._per_owner[connection.owner] -= 1
+        if not self._per_owner[connection.owner]:
+            del self._per_owner[connection.owner]
         self._loop.call_soon(self._disconnected, connection)
 
     def failed(self, connection: Connection, error: Exception) -> None:
@@ -276,6 +282,9 @@ class SchedulerServer:
             self._log_refusal(now, "refused a client of pid %d, uid %d: its turns were revoked twice", pid, uid)
             connection.close("fenced")
             return None
+        if not self._slots.registers(len(self._connections) + 1, self._per_owner[connection.owner]):
+            connection.close(self._full)
+            return None
         client = Client(
             self._new_id(),
             self._devices.queue_named(message.gpu, now),
@@ -287,7 +296,7 @@ class SchedulerServer:
             gid=gid,
             gpu_name=message.gpu,
             process=process,
-            owner=owner_of(uid, connection.process),
+            owner=connection.owner,
         )
         if not self._devices.place(client):
             self.policy.refusals["unknown_gpu_name"] += 1
