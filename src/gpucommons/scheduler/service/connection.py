@@ -25,8 +25,9 @@ from gpucommons.scheduler.protocol.wire import (
     encode,
     encode_status,
 )
+from gpucommons.scheduler.service.gone_peers import PeerTrace, trace_of
 from gpucommons.scheduler.service.peer_budget import accounts_of, owner_of
-from gpucommons.scheduler.service.peer_process import look_at
+from gpucommons.scheduler.service.peer_process import PeerProcess, look_at
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 RUNNING: Final = ClientStanding.RUNNING
@@ -62,6 +63,7 @@ class Connection:
         "owner",
         "process",
         "socket",
+        "trace",
     )
 
     def __init__(self, turns: TurnLoop, owner: ConnectionOwner, peer: socket.socket) -> None:
@@ -71,6 +73,10 @@ class Connection:
         # Read now: a program that sends one order and exits may be gone when its frame is handled.
         pid, uid, _ = self.credentials
         self.process = look_at(pid)
+        # Read afterwards: what belongs to a process that has ended may be that of another with its pid.
+        self.trace = trace_of(peer) if uid == 0 else PeerTrace(has_ended=False)
+        if self.trace.has_ended:
+            self.process = PeerProcess()
         self.accounts = accounts_of(uid, self.process)
         self.owner = owner_of(uid, self.process)
         # Why this connection ended; empty while it is open.
@@ -84,8 +90,8 @@ class Connection:
 
     @property
     def is_root(self) -> bool:
-        """Whether it is root's, outside of containers."""
-        return not self.accounts
+        """Whether it is root's, outside of containers, or may be: one that has ended sends no more than one order."""
+        return not self.accounts or self.trace.has_ended
 
     def readable(self) -> None:
         """The loop calls this whenever the socket is readable."""

@@ -12,11 +12,11 @@ import random
 import resource
 import socket
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucommons.base.unix_listener import (
     ClientSocket,
@@ -47,6 +47,7 @@ from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Regi
 from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
+from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
 from gpucommons.scheduler.service.peer_budget import ConnectionCaps, Slots
 from gpucommons.scheduler.service.peer_process import is_local, process_of
@@ -62,6 +63,7 @@ _ACCEPTS_PER_STEP: Final = 64
 _ACCEPT_PAUSE_S: Final = 0.1
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _REFUSAL_LOG_INTERVAL_S: Final = 10.0
+_MAX_WAITING_ORDERS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,15 @@ class ProgramSharing:
     rooms: RoomReader | None = None
     enforcement: EnforcementTerms | None = None
     host: ParkHost = THIS_HOST
+
+
+class _Order(NamedTuple):
+    """A frame of nvsharectl or xpusharectl. `allowed`: its sender is an admin."""
+
+    uid: int
+    message: ControlRequest
+    trace: PeerTrace
+    allowed: bool
 
 
 class SchedulerServer:
@@ -104,6 +115,9 @@ class SchedulerServer:
         self._full = "descriptors" if descriptors < MAX_CLIENTS else "too_many_clients"
         self._slots = Slots(min(MAX_CLIENTS, descriptors))
         self._per_owner: Counter[str] = Counter()
+        self._gone_peers = GonePeers()
+        self._orders: deque[_Order] = deque()
+        self._order_task: asyncio.Task[None] | None = None
         self._admins = Admins(os.geteuid())
         self._caps = ConnectionCaps(
             {"uid": settings.max_connections_per_uid, "container": settings.max_connections_per_container}
@@ -157,6 +171,8 @@ class SchedulerServer:
             log.info("scheduler serves %s", " and ".join(self._listeners))
 
     async def stop(self) -> None:
+        if self._order_task is not None:
+            await self._order_task
         if self.parking is not None:
             await self.parking.stop()
         if self.programs is not None:
@@ -213,6 +229,8 @@ class SchedulerServer:
             peer.close()
             self.disconnects["error"] += 1
             return
+        if connection.credentials.uid == 0 and not connection.process.is_local and not connection.trace.has_ended:
+            self._gone_peers.note_foreign(connection.trace, monotonic())
         self._unregistered[connection] = None
         self._per_owner[connection.owner] += 1
         self._empty.clear()
@@ -345,12 +363,40 @@ class SchedulerServer:
         return self._admins.include(peer_credentials(peer), peer_groups(peer), local)
 
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
-        """A frame of nvsharectl or xpusharectl."""
-        if not self.is_admin(connection.socket, connection.process.is_local):
-            sender = "not an admin" if connection.process.is_local else "it has ended, or is in a container"
-            self._log_refusal(now, "refused %s from uid %d: %s", message.type.name, connection.credentials.uid, sender)
+        """A frame of nvsharectl or xpusharectl. Orders are carried out in the order in which they came."""
+        allowed = self.includes_admin(connection.socket, connection.process.is_local)
+        order = _Order(connection.credentials.uid, message, connection.trace, allowed)
+        if self._orders or (connection.trace.has_ended and not allowed):
+            if len(self._orders) >= _MAX_WAITING_ORDERS:
+                self._orders.pop()
+                self.policy.refusals["control_not_admin"] += 1
+            self._orders.append(order)
+            if self._order_task is None:
+                self._order_task = self._loop.create_task(self._judge_orders())
+        else:
+            self._carry_out(order, now)
+
+    async def _judge_orders(self) -> None:
+        """Orders of peers that have ended: what is known of them is looked up on another thread."""
+        while self._orders:
+            order = self._orders[0]
+            if not order.allowed:
+                judge = self._gone_peers.was_local_root
+                order = order._replace(allowed=await asyncio.to_thread(judge, order.uid, order.trace, monotonic()))
+            self._orders.popleft()
+            self._carry_out(order, monotonic())
+        self._order_task = None
+
+    def _carry_out(self, order: "_Order", now: float) -> None:
+        uid, message = order.uid, order.message
+        if not order.allowed:
+            self.policy.refusals["control_not_admin"] += 1
+            sender = "not an admin, or in a container"
+            if order.trace.has_ended:
+                sender = "it has ended, and that it was root outside of containers cannot be shown"
+            self._log_refusal(now, "refused %s from uid %d: %s", message.type.name, uid, sender)
             return
-        log.info("%s by uid %d", message.type.name, connection.credentials.uid)
+        log.info("%s by uid %d", message.type.name, uid)
         if message.quantum_s is not None:
             self.set_quantum(message.quantum_s)
         else:

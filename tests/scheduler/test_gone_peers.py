@@ -1,0 +1,145 @@
+"""Orders of programs that have ended before they are looked at: root's are carried out, a container's are not.
+
+The scheduler's loop waits while the program runs, so that it is always gone.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, Version, encode
+from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
+from needs import needs_root
+from scheduler.served import Served, serving
+from waiting import until
+
+SEND = """
+import socket, sys
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+peer.sendall(bytes.fromhex(sys.argv[2]))
+if len(sys.argv) > 3:
+    peer.recv(1)
+"""
+
+
+@contextmanager
+def cgroup() -> Iterator[Path]:
+    """A cgroup (v2) of this test alone."""
+    needs_root()
+    trees = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+    mounts = [tree for tree in trees if (tree / "cgroup.controllers").exists() and os.access(tree, os.W_OK)]
+    if not mounts:
+        pytest.skip("the tree of cgroup v2 cannot be written here")
+    made = Path(tempfile.mkdtemp(prefix="gpucommons-test-", dir=mounts[0]))
+    try:
+        yield made
+    finally:
+        until(lambda: _removed(made), "the cgroup is empty")
+
+
+def _removed(directory: Path) -> bool:
+    try:
+        directory.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def living(place: Path, *command: str) -> Iterator[int]:
+    """A process in this cgroup."""
+    process = subprocess.Popen([*command, "sleep", "60"], preexec_fn=lambda: enter(place))
+    try:
+        yield process.pid
+    finally:
+        (place / "cgroup.kill").write_text("1")
+        process.wait(10)
+
+
+def enter(place: Path) -> None:
+    (place / "cgroup.procs").write_text("0")
+
+
+def order(served: Served, place: Path, *command: str, version: Version = 2) -> bool:
+    """Sends an order from this cgroup, and is gone before the scheduler looks; whether it was carried out."""
+    frame = encode(version, MessageType.SCHED_OFF, id=CONTROL_ID).hex()
+    before = served.reading().refusals.get("control_not_admin", 0)
+    served.call(lambda: served.server.switch(True))
+    whole = [*command, sys.executable, "-S", "-c", SEND, served.path, frame]
+    served.call(lambda: subprocess.run(whole, check=True, preexec_fn=lambda: enter(place), timeout=20))
+    reading = served.until(lambda reading: not reading.on or reading.refusals.get("control_not_admin", 0) > before)
+    return not reading.on
+
+
+@pytest.fixture(name="served")
+def _served() -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        os.chmod(directory, 0o711)
+        with serving(Path(directory)) as served:
+            if not knows_the_gone(served):
+                pytest.skip("the kernel does not report the cgroup of a process that ended (from Linux 6.16 on)")
+            yield served
+
+
+def knows_the_gone(served: Served) -> bool:
+    with cgroup() as place:
+        order(served, place)
+    return bool(served.server._gone_peers._verdicts)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_order_of_root_is_carried_out(served: Served, version: Version) -> None:
+    with cgroup() as place, living(place):
+        for _ in range(10):
+            assert order(served, place, version=version)
+
+
+def test_one_of_a_container_is_refused(served: Served) -> None:
+    with cgroup() as place:
+        assert not order(served, place), "its cgroup has no process of this host"
+        with living(place, "unshare", "--pid", "--fork"):
+            until(lambda: len((place / "cgroup.procs").read_text().split()) == 2, "unshare has forked")
+            assert not order(served, place), "its cgroup has a process of root in another pid namespace"
+    with cgroup() as place, living(place):
+        assert not order(served, place, "unshare", "--net"), "it is in another network namespace"
+        assert order(served, place)
+
+
+@pytest.mark.parametrize("apart", [["--pid", "--fork"], ["--user", "--map-root-user"]], ids=["pid", "user"])
+def test_root_of_other_namespaces_spoils_the_cgroup_for_those_after_it(served: Served, apart: list[str]) -> None:
+    with cgroup() as place, living(place):
+        frame = encode(2, MessageType.SCHED_OFF, id=CONTROL_ID).hex()
+        command = ["unshare", *apart, sys.executable, "-S", "-c", SEND, served.path, frame, "wait"]
+        before = served.reading().refusals.get("control_not_admin", 0)
+        seen = subprocess.Popen(command, preexec_fn=lambda: enter(place))
+        served.until(lambda reading: reading.refusals.get("control_not_admin", 0) > before)
+        seen.kill()
+        seen.wait(10)
+        assert not order(served, place, "unshare", *apart)
+        (place / "cgroup.kill").write_text("1")
+
+
+def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "cgroup.procs").write_text("1\n")
+    top = tmp_path.stat().st_ino
+    judge = GonePeers((tmp_path,), Path("/proc"), lambda pid: True)
+    assert judge.was_local_root(0, PeerTrace(True, True, top), 0.0)
+    for uid, trace in (
+        (1000, PeerTrace(True, True, top)),
+        (0, PeerTrace(False, True, top)),
+        (0, PeerTrace(True, False, top)),
+        (0, PeerTrace(True, True, None)),
+        (0, PeerTrace(True, True, top + 1)),
+    ):
+        assert not judge.was_local_root(uid, trace, 10.0)
+    judge.note_foreign(PeerTrace(False, True, top), 20.0)
+    assert not judge.was_local_root(0, PeerTrace(True, True, top), 100.0)
+    assert judge.was_local_root(0, PeerTrace(True, True, top), 700.0)
