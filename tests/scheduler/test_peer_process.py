@@ -41,7 +41,7 @@ def in_namespace(count: int, maker: int = ALICE) -> Iterator[int]:
     try:
         own = os.readlink("/proc/self/ns/user")
         until(lambda: os.readlink(f"/proc/{inside.pid}/ns/user") != own, "it is in a namespace of its own")
-        until(lambda: b"sleep" in Path(f"/proc/{inside.pid}/cmdline").read_bytes(), "the program runs")
+        until(lambda: Path(f"/proc/{inside.pid}/cmdline").read_bytes().startswith(b"sleep"), "the program runs")
         for name in ("uid_map", "gid_map"):
             Path(f"/proc/{inside.pid}/{name}").write_text(f"0 {FIRST_SUBORDINATE} {count}")
         yield inside.pid
@@ -56,7 +56,7 @@ def joined(pid: int, uid: int) -> Iterator[int]:
     command = ["nsenter", f"--user=/proc/{pid}/ns/user", f"--setuid={uid}", "sleep", "60"]
     process = subprocess.Popen(command)
     try:
-        until(lambda: b"nsenter" not in Path(f"/proc/{process.pid}/cmdline").read_bytes(), "the program runs")
+        until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"), "the program runs")
         yield process.pid
     finally:
         process.kill()

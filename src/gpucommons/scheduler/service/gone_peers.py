@@ -132,7 +132,8 @@ class GonePeers:
         if now >= until_s:
             verdict = self._is_ours(trace.cgroup)
             self._verdicts = {trace.cgroup: (verdict, now + _VERDICT_S)}
-        return verdict
+        # Again: one may have connected meanwhile.
+        return verdict and now - self._foreign.get(trace.cgroup, -_REMEMBERED_S) >= _REMEMBERED_S
 
     def _is_ours(self, cgroup: int) -> bool:
         """Whether root has processes in this cgroup, and all of them are in our namespaces."""

@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,12 +34,14 @@ class PeerProcess(NamedTuple):
 
 def look_at(pid: int) -> PeerProcess:
     """All that is known of a process at once. A process that has ended is not local, and in no container."""
+    # First: a program that sends one order may be gone at any moment.
+    local = is_local(pid)
     cgroup = _named_cgroup(str(pid))
     found = _container_id(cgroup)
     container = None if found is None or found == _container_id(_named_cgroup("self")) else found
     # From another pid namespace than ours or below, the kernel reports 0.
     in_pod = None if pid == 0 else _POD.search(cgroup) is not None
-    return PeerProcess(is_local(pid), container, _user_namespace(pid), in_pod)
+    return PeerProcess(local, container, None if local else _user_namespace(pid), in_pod)
 
 
 def process_of(peer: PeerCredentials) -> ClientProcess | None:
@@ -86,6 +89,7 @@ def is_local(pid: int) -> bool:
         return False
 
 
+@cache
 def _own_namespace(name: str) -> int:
     return os.stat(f"/proc/self/ns/{name}").st_ino
 
