@@ -126,6 +126,20 @@ def test_root_of_other_namespaces_spoils_the_cgroup_for_those_after_it(served: S
         (place / "cgroup.kill").write_text("1")
 
 
+def test_an_unexpected_error_refuses_one_order_and_no_other(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cgroup() as place, living(place):
+        judge = served.server._gone_peers
+
+        def fail(*_: object) -> bool:
+            monkeypatch.undo()
+            raise RuntimeError("unexpected")
+
+        monkeypatch.setattr(judge, "_is_ours", fail)
+        judge._verdicts.clear()
+        assert not order(served, place)
+        assert order(served, place)
+
+
 def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     (tmp_path / "cgroup.procs").write_text("1\n")

@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,7 +29,7 @@ from gpucommons.scheduler.service.peer_process import is_local
 
 _SO_NETNS_COOKIE: Final = 71
 _SO_PEERPIDFD: Final = 77
-_COOKIE: Final = struct.Struct("Q")
+_COOKIE_BYTES: Final = 8
 _DESCRIPTOR: Final = struct.Struct("i")
 # linux/pidfd.h: PIDFD_GET_INFO, its first 64 bytes, and the bits that request the cgroup, also of a process that ended.
 _GET_INFO: Final = 0xC040FF0B
@@ -79,12 +80,20 @@ def _has_ended(descriptor: int) -> bool:
 
 def _same_network(peer: socket.socket) -> bool:
     """The socket of an accepted connection belongs to the network namespace of the peer."""
+    try:
+        return _network(peer) == _own_network()
+    except OSError:
+        return False
+
+
+@cache
+def _own_network() -> bytes:
     with socket.socket(socket.AF_UNIX) as own:
-        try:
-            cookies = [one.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE.size) for one in (peer, own)]
-        except OSError:
-            return False
-    return cookies[0] == cookies[1]
+        return _network(own)
+
+
+def _network(one: socket.socket) -> bytes:
+    return one.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE_BYTES)
 
 
 def _cgroup_of(descriptor: int) -> int | None:
@@ -156,8 +165,12 @@ class GonePeers:
             for count, (directory, _, _) in enumerate(os.walk(mount)):
                 if count > _MAX_DIRECTORIES:
                     return None
-                if os.stat(directory).st_ino == cgroup:
-                    return [int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()]
+                try:
+                    if os.stat(directory).st_ino == cgroup:
+                        return [int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()]
+                except OSError:
+                    # It was removed meanwhile, or has threads of several processes.
+                    continue
         return None
 
     def _is_of_root(self, pid: int) -> bool:

@@ -382,7 +382,12 @@ class SchedulerServer:
             order = self._orders[0]
             if not order.allowed:
                 judge = self._gone_peers.was_local_root
-                order = order._replace(allowed=await asyncio.to_thread(judge, order.uid, order.trace, monotonic()))
+                try:
+                    allowed = await asyncio.to_thread(judge, order.uid, order.trace, monotonic())
+                    order = order._replace(allowed=allowed)
+                except Exception as error:
+                    # The orders behind it must not wait for ever.
+                    self._log_once(error)
             self._orders.popleft()
             self._carry_out(order, monotonic())
         self._order_task = None
