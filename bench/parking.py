@@ -84,14 +84,14 @@ def seconds_of(reply: Reply, what: str) -> float:
     return reply.duration_s
 
 
-async def park(pauser: Pauser, program: Notebook, held: int, lane: str = "park") -> float:
-    seconds_of(await pauser.lock(program.key, lane=lane, timeout_ms=5000), "lock")
-    return seconds_of(await pauser.checkpoint(program.key, lane=lane, memory_bytes=held), "checkpoint")
+async def park(pauser: Pauser, program: Notebook, held: int) -> float:
+    seconds_of(await pauser.lock(program.key, timeout_ms=5000), "lock")
+    return seconds_of(await pauser.checkpoint(program.key, memory_bytes=held), "checkpoint")
 
 
-async def wake(pauser: Pauser, program: Notebook, lane: str = "park") -> float:
-    taken_s = seconds_of(await pauser.restore(program.key, lane=lane), "restore")
-    seconds_of(await pauser.unlock(program.key, lane=lane), "unlock")
+async def wake(pauser: Pauser, program: Notebook) -> float:
+    taken_s = seconds_of(await pauser.restore(program.key), "restore")
+    seconds_of(await pauser.unlock(program.key), "unlock")
     return taken_s
 
 
@@ -257,9 +257,9 @@ def numa_nodes() -> dict[str, set[int]]:
     return {name: cpus for name, cpus in found.items() if cpus}
 
 
-async def one(pauser: Pauser, program: Notebook, lane: str = "park") -> Cycle:
+async def one(pauser: Pauser, program: Notebook) -> Cycle:
     held = held_bytes(program, SMALL_GIB)
-    return Cycle(held, await park(pauser, program, held, lane), await wake(pauser, program, lane))
+    return Cycle(held, await park(pauser, program, held), await wake(pauser, program))
 
 
 async def faster() -> None:
@@ -286,11 +286,9 @@ async def faster() -> None:
             programs = [stack.enter_context(notebook(SMALL_GIB)) for _ in range(2)]
             held = [held_bytes(program, SMALL_GIB) for program in programs]
             begun = time.monotonic()
-            await asyncio.gather(
-                *(park(pauser, p, h, f"park{n}") for n, (p, h) in enumerate(zip(programs, held, strict=True)))
-            )
+            await asyncio.gather(*(park(pauser, p, h) for p, h in zip(programs, held, strict=True)))
             out_s, begun = time.monotonic() - begun, time.monotonic()
-            await asyncio.gather(*(wake(pauser, p, f"park{n}") for n, p in enumerate(programs)))
+            await asyncio.gather(*(wake(pauser, p) for p in programs))
             add("two programs at once, together", Cycle(sum(held), out_s, time.monotonic() - begun))
             assert all(program.run_cell() is not None for program in programs)
     show(f"Rates with {SMALL_GIB:g} GiB", ["", "to host memory", "back"], rows)

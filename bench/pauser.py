@@ -21,7 +21,6 @@ from gpucommons.pauser.record import Entry, PauseRecord, Stage  # noqa: E402
 from pauser.gpu_programs import GpuProgram, gpu_program  # noqa: E402
 
 ROUNDS = 200
-LANE = "gpu0"
 HEADER = ["", "p50", "p99", "longest"]
 
 
@@ -55,11 +54,11 @@ async def calls(pauser: Pauser, program: GpuProgram, rounds: int, name: str) -> 
         for operation in ("lock", "state", "unlock"):
             begun = time.perf_counter()
             if operation == "lock":
-                reply = await pauser.lock(program.key, lane=LANE, timeout_ms=5000)
+                reply = await pauser.lock(program.key, timeout_ms=5000)
             elif operation == "state":
-                reply = await pauser.state(program.key, lane=LANE)
+                reply = await pauser.state(program.key)
             else:
-                reply = await pauser.unlock(program.key, lane=LANE)
+                reply = await pauser.unlock(program.key)
             assert reply.failure is None, reply.failure
             whole[operation].append(time.perf_counter() - begun)
             inside[operation].append(reply.duration_s)
@@ -75,14 +74,14 @@ async def moves(pauser: Pauser, program: GpuProgram, gib: int) -> list[list[str]
     out: list[float] = []
     back: list[float] = []
     for _ in range(3):
-        assert (await pauser.lock(program.key, lane=LANE, timeout_ms=5000)).failure is None
+        assert (await pauser.lock(program.key, timeout_ms=5000)).failure is None
         for found, reply in (
-            (out, await pauser.checkpoint(program.key, lane="park", memory_bytes=gib << 30)),
-            (back, await pauser.restore(program.key, lane="park")),
+            (out, await pauser.checkpoint(program.key, memory_bytes=gib << 30)),
+            (back, await pauser.restore(program.key)),
         ):
             assert reply.failure is None, reply.failure
             found.append(reply.duration_s)
-        assert (await pauser.unlock(program.key, lane=LANE)).failure is None
+        assert (await pauser.unlock(program.key)).failure is None
     return [row(f"{gib} GiB: checkpoint", out), row(f"{gib} GiB: restore", back)]
 
 

@@ -132,6 +132,10 @@ class SharedNode:
     def way(self, gpu: int = 0) -> str:
         return next((str(row["way"]) for row in self.turns()["gpus"].values() if row["index"] == gpu), "")
 
+    def reason(self, gpu: int = 0) -> str:
+        """Why its clients share the GPU as they do, in one word."""
+        return next((str(row["way_reason"]) for row in self.turns()["gpus"].values() if row["index"] == gpu), "")
+
     def left_alone(self) -> dict[int, str]:
         """The programs that take no turns, and why: the sentences of status, by pid."""
         rows = json.loads(self.scheduler("status", "--json"))["turns"]["left_alone"]

@@ -19,7 +19,7 @@ from gpucommons.sources.nvml.source import NvmlReader
 from needs import needs_root
 from open_folder import open_folder
 from parsing import parsed
-from pauser.rig import LANE, environment, pausing
+from pauser.rig import environment, pausing
 from running import RunningAgent, running_agent
 from scheduler.served import serving
 from waiting import until
@@ -61,12 +61,12 @@ def pauser_settings(shared: SharedGpu, directory: Path) -> PauserSettings:
 
 
 async def lock(pauser: Pauser, program: SharedProgram) -> None:
-    assert (await pauser.lock(program.key, lane=LANE, timeout_ms=20_000)).failure is None
+    assert (await pauser.lock(program.key, timeout_ms=20_000)).failure is None
     assert program.locked
 
 
 async def unlock(pauser: Pauser, program: SharedProgram) -> None:
-    assert (await pauser.unlock(program.key, lane=LANE)).failure is None
+    assert (await pauser.unlock(program.key)).failure is None
     assert not program.locked
 
 
@@ -301,9 +301,9 @@ def test_a_parked_program_holds_no_gpu_memory(shared: SharedGpu, reader: Reader,
     async def scenario() -> None:
         async with pausing(pauser_settings(shared, tmp_path)) as pauser:
             await lock(pauser, program)
-            assert (await pauser.checkpoint(program.key, lane=LANE)).failure is None
+            assert (await pauser.checkpoint(program.key)).failure is None
             assert reader.gpu().readings.memory_used_bytes == 0
-            assert (await pauser.restore(program.key, lane=LANE)).failure is None
+            assert (await pauser.restore(program.key)).failure is None
             assert reader.gpu().readings.memory_used_bytes == 2**20
             assert program.locked
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from fakes.shared_gpu import MATMUL, SharedProgram
+from pauser.rig import watchdog_of
 from shared_node import SharedNode, is_gone, kill, shared_node
 from waiting import until
 
@@ -52,7 +53,8 @@ class Killer:
         self.node.start_agent(sections=SECTIONS)
 
     def _kill_both(self) -> None:
-        both = [self.node.agent.process.pid, self.node.pauser()]
+        pauser = self.node.pauser()
+        both = [self.node.agent.process.pid, pauser, None if pauser is None else watchdog_of(pauser)]
         random.shuffle(both)
         for pid in both:
             kill(pid)

@@ -105,6 +105,14 @@ def test_the_document_of_explain_has_what_its_text_is_about() -> None:
     assert (client["clients"].keys(), client["left_alone"]) == ({READING.clients[1].client_id}, [])
 
 
+def test_a_stopped_program_is_shown_with_the_words_of_the_api() -> None:
+    words = "stopped by its user: a stop signal, such as Ctrl-Z"
+    first = READING.clients[0]._replace(standing="stopped", held_up=words, turn_s=None, wait=None, revoked=False)
+    turns = document(replace(READING, clients=(first, *READING.clients[1:])))
+    assert explanations(turns, first.client_id)[0].endswith(f" takes no turns: {words}.")
+    assert any(line.startswith("  stopped  ") and line.endswith(words) for line in status_lines(turns))
+
+
 def test_a_resting_program_is_not_called_waiting() -> None:
     first = READING.clients[0]._replace(standing="resting", turn_s=None, wait=None, revoked=False)
     turns = document(replace(READING, clients=(first,)))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -204,6 +205,10 @@ class SharedGpu:
         over_s = now.now_s - before.now_s
         pairs = zip(before.by_job, now.by_job, strict=False)
         return Rates(over_s, tuple((new.progress_s - old.progress_s) / over_s for old, new in pairs))
+
+    def calm(self) -> AbstractContextManager[None]:
+        """Around the moment in which a program is stopped: it holds nothing then that others need."""
+        return self._account.exclusively()
 
     def let_pass(self, seconds: float) -> None:
         """Wait until that much time of the account has passed."""

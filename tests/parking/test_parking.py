@@ -21,6 +21,7 @@ from gpucommons.scheduler.parking.park_host import ThisHost
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
 from parking.rig import GPU, ParkingRig
 from pauser.conftest import cuda, cuda_files, record
+from stopping import by_signal
 
 __all__ = ["cuda", "cuda_files", "record"]
 
@@ -68,6 +69,32 @@ def test_a_program_that_cannot_be_parked_goes_on(cuda: FakeCuda, record: Path, c
 
     rig.run(body)
     assert list(record.iterdir()) == []
+
+
+def test_orders_for_a_stopped_program_are_refused_with_the_reason(cuda: FakeCuda, record: Path) -> None:
+    (program,) = started(cuda)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+
+    async def body() -> None:
+        rig.read()
+        with by_signal(program.pid):
+            order = rig.parking.orders.park(str(program.pid), None)
+            assert (order.keys, len(order.refused)) == ((), 1)
+            assert "stopped by its user: " in order.refused[0]
+        assert rig.parking.orders.park(str(program.pid), None).keys
+        await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
+        with by_signal(program.pid):
+            order = rig.parking.orders.wake(str(program.pid), None)
+            assert (order.keys, len(order.refused)) == ((), 1)
+            assert "stopped by its user: " in order.refused[0]
+        assert rig.parking.orders.wake(str(program.pid), None).keys
+        os.kill(program.pid, signal.SIGSTOP)
+        await asyncio.sleep(0.6)
+        os.kill(program.pid, signal.SIGCONT)
+        await rig.until(lambda: rig.stage(program) == "held", "it is back once it is continued")
+        await asyncio.to_thread(program.runs)
+
+    rig.run(body)
 
 
 def test_a_restore_that_fails_leaves_the_program_parked_until_the_next_attempt(cuda: FakeCuda, record: Path) -> None:

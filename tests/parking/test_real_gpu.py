@@ -25,7 +25,6 @@ from parking.torch_notebooks import notebook, nvml_bytes  # noqa: E402
 CYCLES = 20
 GIB = 10.0
 SMALL_GIB = 2.0
-LANE = "park"
 IDLE_AFTER_S = 3
 
 
@@ -39,12 +38,12 @@ def test_memory_and_graph_survive_twenty_cycles(tmp_path_factory: pytest.TempPat
 
         async def body(pauser: Pauser) -> None:
             for number in range(1, CYCLES + 1):
-                assert (await pauser.lock(program.key, lane=LANE, timeout_ms=5000)).failure is None
+                assert (await pauser.lock(program.key, timeout_ms=5000)).failure is None
                 held = nvml_bytes(program.key.pid)
-                assert (await pauser.checkpoint(program.key, lane=LANE, memory_bytes=held)).failure is None
+                assert (await pauser.checkpoint(program.key, memory_bytes=held)).failure is None
                 assert nvml_bytes(program.key.pid) == 0
-                assert (await pauser.restore(program.key, lane=LANE)).failure is None
-                assert (await pauser.unlock(program.key, lane=LANE)).failure is None
+                assert (await pauser.restore(program.key)).failure is None
+                assert (await pauser.unlock(program.key)).failure is None
                 cell = program.run_cell()
                 assert cell == first._replace(replays=first.replays + number)
 

@@ -25,14 +25,13 @@ async def pause_for_ever(settings: PauserSettings, programs: list[ProcessKey]) -
 
 
 async def turns(pauser: Pauser, program: ProcessKey) -> None:
-    lane = f"gpu{program.pid % 2}"
     while True:
         if not pauser.available:
             await pauser.wait_available(1)
             continue
-        await pauser.lock(program, lane=lane)
+        await pauser.lock(program)
         await asyncio.sleep(random.uniform(0, _LONGEST_TURN_S))
-        await pauser.unlock(program, lane=lane)
+        await pauser.unlock(program)
         await asyncio.sleep(random.uniform(0, _LONGEST_TURN_S / 3))
 
 

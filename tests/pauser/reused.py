@@ -12,7 +12,7 @@ from pathlib import Path
 from fakes.cuda.control import FakeCuda
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
-from pauser.rig import LANE, run_with, settings
+from pauser.rig import run_with, settings
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     second = fake.start()
 
     async def lock_both(pauser: Pauser) -> list[int]:
-        replies = [await pauser.lock(key, lane=LANE) for key in (first.key, second.key)]
+        replies = [await pauser.lock(key) for key in (first.key, second.key)]
         opened = PauseRecord.open(record.with_name("stale"))
         opened.write(Entry(first.pid, first.key.start_ticks, Stage.LOCKED))
         opened.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 from fakes.cuda.control import FakeCuda
 from gpucommons.pauser.client import Pauser, PauserSettings
@@ -22,9 +25,10 @@ from gpucommons.pauser.protocol import (
     decode_message,
     encode_request,
 )
+from waiting import until
 
 T = TypeVar("T")
-LANE = "gpu0"
+GPU = "gpu0"
 
 
 def environment(fake: FakeCuda | None = None) -> dict[str, str]:
@@ -119,6 +123,24 @@ def child(
     finally:
         process.kill()
         process.communicate()
+
+
+def watchdog_of(pauser: int) -> int | None:
+    """The pid of the pauser's second process; None where it has none at the moment."""
+    try:
+        children = psutil.Process(pauser).children()
+        return next((one.pid for one in children if "gpucommons.pauser.watchdog" in one.cmdline()), None)
+    except psutil.Error:
+        return None
+
+
+def kill_with_watchdog(process: "subprocess.Popen[str]") -> None:
+    """Nothing that it had paused is resumed."""
+    watchdog = until(lambda: watchdog_of(process.pid), "the watchdog has started")
+    process.send_signal(signal.SIGSTOP)
+    os.kill(watchdog, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, Paused, Reply
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
-from pauser.rig import LANE, environment, pausing, run_with, service, settings
+from pauser.rig import environment, pausing, run_with, service, settings
 from waiting import until
 
 
@@ -42,18 +42,18 @@ def test_a_program_is_paused_and_resumed_and_the_record_knows(cuda: FakeCuda, re
 
     async def body(pauser: Pauser) -> None:
         program.runs()
-        reply = await pauser.lock(program.key, lane=LANE, gpu="GPU-1")
+        reply = await pauser.lock(program.key, gpu="GPU-1")
         assert reply.failure is None
         assert reply.duration_s > 0
         assert program.state is State.LOCKED
         assert program.stands_still()
         assert entries(record) == [(program.pid, Stage.LOCKED)]
         assert modes(record, record / str(program.pid)) == [0o700, 0o600]
-        asked = await pauser.state(program.key, lane=LANE)
+        asked = await pauser.state(program.key)
         assert asked.state is State.LOCKED
         (held,) = await _listed(pauser)
         assert (held.process, held.stage, held.gpu) == (program.key, Stage.LOCKED, "GPU-1")
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.unlock(program.key)) == 0
         program.runs()
         assert entries(record) == []
         assert await _listed(pauser) == ()
@@ -77,7 +77,7 @@ def test_errors_come_back_as_values_and_leave_the_program_running(cuda: FakeCuda
         for code in (3, 304, 401, 600, 801, 719):
             pauser.refusals._failures.clear()
             cuda.say(f"fail lock {code} {program.pid}")
-            reply = await pauser.lock(program.key, lane=LANE)
+            reply = await pauser.lock(program.key)
             assert reply.failure is not None
             assert reply.failure.code == code
             assert reply.failure.meaning
@@ -85,13 +85,13 @@ def test_errors_come_back_as_values_and_leave_the_program_running(cuda: FakeCuda
             assert entries(record) == []
             program.runs()
         cuda.say(f"fail * 304 {program.pid}")
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == Code.OPERATING_SYSTEM
+        assert code_of(await pauser.lock(program.key)) == Code.OPERATING_SYSTEM
         assert entries(record) == [], "a program that is not ours to ask about is not held"
         cuda.unsay("fail")
         assert pauser.counters.timeouts == 1
         assert pauser.counters.failures["lock", 600] == 1
-        assert code_of(await pauser.lock(ProcessKey(os.getpid(), 1), lane=LANE)) == Code.GONE
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == Code.NOT_PAUSED
+        assert code_of(await pauser.lock(ProcessKey(os.getpid(), 1))) == Code.GONE
+        assert code_of(await pauser.unlock(program.key)) == Code.NOT_PAUSED
 
     run_with(settings(cuda, record), body)
 
@@ -101,11 +101,11 @@ def test_a_deep_queue_times_out_and_the_program_goes_on(cuda: FakeCuda, record: 
     program.drain_in(5)
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(program.key, lane=LANE, timeout_ms=50)) == Code.TIMEOUT
+        assert code_of(await pauser.lock(program.key, timeout_ms=50)) == Code.TIMEOUT
         program.runs()
         program.drain_in(0.05)
-        assert code_of(await pauser.lock(program.key, lane=LANE, timeout_ms=2000)) == 0
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key, timeout_ms=2000)) == 0
+        assert code_of(await pauser.unlock(program.key)) == 0
 
     run_with(settings(cuda, record), body)
 
@@ -115,10 +115,10 @@ def test_a_program_that_cannot_be_paused_three_times_is_left_alone(cuda: FakeCud
     cuda.say(f"fail lock 801 {program.pid}")
 
     async def body(pauser: Pauser) -> None:
-        found = [code_of(await pauser.lock(program.key, lane=LANE)) for _ in range(4)]
+        found = [code_of(await pauser.lock(program.key)) for _ in range(4)]
         assert found == [801, 801, 801, Code.LEFT_ALONE]
         assert 0 < pauser.refusals.remaining_s(program.key, time.monotonic()) <= 60
-        assert code_of(await pauser.lock(other.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(other.key)) == 0
 
     run_with(settings(cuda, record), body)
     other.runs()
@@ -129,7 +129,7 @@ def test_a_start_time_that_does_not_match_is_refused(cuda: FakeCuda, record: Pat
     stranger = ProcessKey(program.pid, program.key.start_ticks + 1)
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(stranger, lane=LANE)) == Code.GONE
+        assert code_of(await pauser.lock(stranger)) == Code.GONE
         assert program.locks == 0
         assert entries(record) == []
 
@@ -140,10 +140,10 @@ def test_a_lock_held_by_something_else_is_not_ours_to_undo(cuda: FakeCuda, recor
     program = cuda.start()
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
         (record / str(program.pid)).unlink()
         async with pausing(settings(cuda, record.with_name("other"))) as second:
-            assert code_of(await second.lock(program.key, lane=LANE)) == Code.WRONG_STATE
+            assert code_of(await second.lock(program.key)) == Code.WRONG_STATE
             await second.resume_all()
             assert program.state is State.LOCKED
 
@@ -156,34 +156,34 @@ def test_exit_and_fork_while_paused(cuda: FakeCuda, record: Path) -> None:
 
     async def body(pauser: Pauser) -> None:
         for program in (leaves, forks):
-            assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+            assert code_of(await pauser.lock(program.key)) == 0
         leaves.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(leaves.process.wait, 10)
-        assert code_of(await pauser.unlock(leaves.key, lane=LANE)) == Code.GONE
+        assert code_of(await pauser.unlock(leaves.key)) == Code.GONE
         assert entries(record) == [(forks.pid, Stage.LOCKED)]
         forks.fork()
         children = Path(f"/proc/{forks.pid}/task/{forks.pid}/children")
         await asyncio.to_thread(until, lambda: children.read_text().split(), "it has a child")
         assert forks.state is State.LOCKED
-        assert code_of(await pauser.unlock(forks.key, lane=LANE)) == 0
+        assert code_of(await pauser.unlock(forks.key)) == 0
         forks.runs()
         assert entries(record) == []
 
     run_with(settings(cuda, record), body)
 
 
-def test_a_hung_call_delays_neither_other_lanes_nor_unlocks_of_its_own(cuda: FakeCuda, record: Path) -> None:
+def test_a_hung_call_delays_no_call_for_another_program(cuda: FakeCuda, record: Path) -> None:
     hung, neighbour, elsewhere = cuda.start(), cuda.start(), cuda.start()
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(neighbour.key, lane="gpu0")) == 0
+        assert code_of(await pauser.lock(neighbour.key)) == 0
         cuda.say(f"hang lock {hung.pid}")
-        stuck = asyncio.create_task(pauser.lock(hung.key, lane="gpu0", timeout_ms=100))
+        stuck = asyncio.create_task(pauser.lock(hung.key, timeout_ms=100))
         await asyncio.to_thread(until, lambda: (hung.pid, Stage.LOCKING) in entries(record), "it is being locked")
-        assert code_of(await pauser.lock(elsewhere.key, lane="gpu1")) == 0
-        assert code_of(await pauser.unlock(elsewhere.key, lane="gpu1")) == 0
-        assert code_of(await pauser.unlock(neighbour.key, lane="gpu0")) == 0
-        assert code_of(await stuck) == Code.DEADLINE
+        assert code_of(await pauser.lock(elsewhere.key)) == 0
+        assert code_of(await pauser.unlock(elsewhere.key)) == 0
+        assert code_of(await pauser.unlock(neighbour.key)) == 0
+        assert code_of(await stuck) == Code.HANGS
         assert pauser.available, "the pauser itself answers"
         cuda.unsay("hang")
         # The call goes on now and succeeds. The agent has given it up, so it is undone.
@@ -193,13 +193,13 @@ def test_a_hung_call_delays_neither_other_lanes_nor_unlocks_of_its_own(cuda: Fak
     run_with(settings(cuda, record), body)
 
 
-def test_the_watchdog_resumes_other_programs_of_a_lane_that_hangs(cuda: FakeCuda, record: Path) -> None:
+def test_the_longest_pause_ends_for_others_while_a_call_hangs(cuda: FakeCuda, record: Path) -> None:
     hung, neighbour = cuda.start(), cuda.start()
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(neighbour.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(neighbour.key)) == 0
         cuda.say(f"hang * {hung.pid}")
-        stuck = asyncio.create_task(pauser.lock(hung.key, lane=LANE, timeout_ms=100))
+        stuck = asyncio.create_task(pauser.lock(hung.key, timeout_ms=100))
         await asyncio.to_thread(neighbour.runs)
         assert entries(record) == [(hung.pid, Stage.LOCKING)], "what hangs is not forgotten"
         cuda.unsay("hang")
@@ -214,8 +214,8 @@ def test_a_program_that_ends_while_it_is_parked_leaves_the_record(cuda: FakeCuda
     program = cuda.start(1 << 20)
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
-        assert code_of(await pauser.checkpoint(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
+        assert code_of(await pauser.checkpoint(program.key)) == 0
         program.end()
         await asyncio.to_thread(until, lambda: entries(record) == [], "its entry goes")
         assert await _listed(pauser) == ()
@@ -249,7 +249,7 @@ def test_it_works_in_the_loop_that_the_agent_uses(cuda: FakeCuda, record: Path) 
 
     async def whole() -> None:
         async with pausing(settings(cuda, record)) as pauser:
-            assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+            assert code_of(await pauser.lock(program.key)) == 0
             assert pauser.pid is not None
             os.kill(pauser.pid, signal.SIGKILL)
             await asyncio.to_thread(program.runs)
@@ -267,7 +267,7 @@ def test_a_service_that_is_not_there_yet_is_found_when_it_comes(cuda: FakeCuda, 
         await asyncio.to_thread(until, lambda: "cannot connect" in pauser.reason, "it was tried")
         with service(cuda, record, path):
             assert await pauser.wait_available(30), pauser.reason
-            assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+            assert code_of(await pauser.lock(program.key)) == 0
             second = Pauser(PauserSettings(socket_path=path))
             await second.start()
             await asyncio.to_thread(until, lambda: "another agent" in second.reason, "it is turned away")
@@ -285,20 +285,20 @@ def test_the_longest_pause_ends_although_the_agent_says_nothing(cuda: FakeCuda, 
     heard: list[Notice] = []
 
     async def whole() -> None:
-        pauser = Pauser(settings(cuda, record, max_pause_s=1.0), on_resumed=heard.append)
+        pauser = Pauser(settings(cuda, record, max_pause_s=1.0), on_notice=heard.append)
         await pauser.start()
         assert await pauser.wait_available(30)
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
         await asyncio.to_thread(program.runs)
         await asyncio.to_thread(until, lambda: heard, "the agent has the notice")
         assert heard[0].process == program.key
         assert "longest" in heard[0].reason
         assert pauser.counters.forced == 1
         assert pauser.counters.longest_pause_s > 0.9
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == Code.NOT_PAUSED
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == Code.RESTING
+        assert code_of(await pauser.unlock(program.key)) == Code.NOT_PAUSED
+        assert code_of(await pauser.lock(program.key)) == Code.RESTING
         await asyncio.sleep(1.05)
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
         await pauser.stop()
 
     asyncio.run(whole())
@@ -311,21 +311,21 @@ def test_checkpoint_and_restore_move_the_memory_and_outlive_the_longest_pause(cu
     program.move_at(40 << 20)
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.checkpoint(program.key, lane=LANE)) == Code.NOT_PAUSED
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
-        reply = await pauser.checkpoint(program.key, lane="gpu0/park", memory_bytes=size)
+        assert code_of(await pauser.checkpoint(program.key)) == Code.NOT_PAUSED
+        assert code_of(await pauser.lock(program.key)) == 0
+        reply = await pauser.checkpoint(program.key, memory_bytes=size)
         assert code_of(reply) == 0
         assert reply.duration_s > 0.15
         assert (program.gpu_bytes, program.host_bytes) == (0, size)
         await asyncio.sleep(0.4)
         assert entries(record) == [(program.pid, Stage.PARKED)]
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == Code.WRONG_STATE
+        assert code_of(await pauser.unlock(program.key)) == Code.WRONG_STATE
         assert code_of(await pauser.resume_all()) == 0
         assert program.state is State.CHECKPOINTED, "only the agent knows whether there is room"
-        assert code_of(await pauser.restore(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.restore(program.key)) == 0
         assert (program.gpu_bytes, program.host_bytes) == (size, 0)
         assert program.stands_still()
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.unlock(program.key)) == 0
         program.runs()
         assert pauser.counters.longest_pause_s == 0.0, "parking is not a pause for a turn"
 
@@ -337,9 +337,9 @@ def test_what_cannot_be_parked_goes_on(cuda: FakeCuda, record: Path) -> None:
     program.use_managed_memory()
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
-        assert code_of(await pauser.checkpoint(program.key, lane=LANE)) == Code.NOT_SUPPORTED
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
+        assert code_of(await pauser.checkpoint(program.key)) == Code.NOT_SUPPORTED
+        assert code_of(await pauser.unlock(program.key)) == 0
         program.runs()
 
     run_with(settings(cuda, record), body)
@@ -354,7 +354,7 @@ def test_a_program_does_not_stay_paused_because_the_agent_read_the_reply_too_lat
     program = cuda.start()
 
     async def body(pauser: Pauser) -> None:
-        lock = asyncio.create_task(pauser.lock(program.key, lane=LANE, timeout_ms=1))
+        lock = asyncio.create_task(pauser.lock(program.key, timeout_ms=1))
         await asyncio.sleep(0)
         stand_still_s(2.2)
         assert code_of(await lock) == Code.DEADLINE
@@ -368,12 +368,12 @@ def test_an_over_full_restore_strands_and_is_reported(cuda: FakeCuda, record: Pa
     program, other = cuda.start(1 << 20), cuda.start()
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
-        assert code_of(await pauser.checkpoint(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
+        assert code_of(await pauser.checkpoint(program.key)) == 0
         cuda.gpu_has(1000)
-        assert code_of(await pauser.restore(program.key, lane=LANE)) == Code.OUT_OF_MEMORY
+        assert code_of(await pauser.restore(program.key)) == Code.OUT_OF_MEMORY
         assert program.state is State.FAILED
-        assert code_of(await pauser.lock(other.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(other.key)) == 0
 
     run_with(settings(cuda, record), body)
     other.runs()
@@ -383,8 +383,8 @@ def test_parked_programs_stay_in_the_record_of_the_next_pauser(cuda: FakeCuda, r
     program = cuda.start(1 << 20)
 
     async def park(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(program.key, lane=LANE, gpu="GPU-7")) == 0
-        assert code_of(await pauser.checkpoint(program.key, lane=LANE, memory_bytes=123)) == 0
+        assert code_of(await pauser.lock(program.key, gpu="GPU-7")) == 0
+        assert code_of(await pauser.checkpoint(program.key, memory_bytes=123)) == 0
 
     async def wake(pauser: Pauser) -> None:
         found = await pauser.list()
@@ -392,8 +392,8 @@ def test_parked_programs_stay_in_the_record_of_the_next_pauser(cuda: FakeCuda, r
         assert [(p.process, p.stage, p.gpu, p.memory_bytes) for p in found] == [
             (program.key, Stage.PARKED, "GPU-7", 123)
         ]
-        assert code_of(await pauser.restore(program.key, lane=LANE)) == 0
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.restore(program.key)) == 0
+        assert code_of(await pauser.unlock(program.key)) == 0
 
     run_with(settings(cuda, record), park)
     assert program.state is State.CHECKPOINTED
@@ -408,7 +408,7 @@ def unavailable(given: PauserSettings) -> str:
         await pauser.start()
         await asyncio.to_thread(until, lambda: not pauser.reason.startswith("the pauser has not"), "it is tried")
         reason = pauser.reason
-        assert code_of(await pauser.lock(ProcessKey(1, 1), lane=LANE)) == Code.UNAVAILABLE
+        assert code_of(await pauser.lock(ProcessKey(1, 1))) == Code.UNAVAILABLE
         await pauser.stop()
         return reason
 
@@ -437,13 +437,13 @@ def test_a_pauser_that_ends_is_replaced_and_everything_runs(cuda: FakeCuda, reco
     program = cuda.start()
 
     async def body(pauser: Pauser) -> None:
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
         first = pauser.pid
         assert first is not None
         os.kill(first, number)
         await asyncio.to_thread(program.runs)
         await asyncio.to_thread(until, lambda: pauser.pid not in (None, first), "there is another")
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
         assert pauser.counters.restarts == 1
 
     run_with(settings(cuda, record), body)
@@ -456,9 +456,9 @@ def test_a_stopped_pauser_is_replaced(cuda: FakeCuda, record: Path) -> None:
     async def body(pauser: Pauser) -> None:
         first = pauser.pid
         assert first is not None
-        assert code_of(await pauser.lock(program.key, lane=LANE)) == 0
+        assert code_of(await pauser.lock(program.key)) == 0
         os.kill(first, signal.SIGSTOP)
-        assert code_of(await pauser.unlock(program.key, lane=LANE)) == Code.DEADLINE
+        assert code_of(await pauser.unlock(program.key)) == Code.DEADLINE
         await asyncio.to_thread(program.runs)
         assert pauser.pid != first
 

@@ -31,8 +31,18 @@ def test_the_longest_pause_is_of_turns_that_have_ended() -> None:
     assert counters.longest_pause_s == 2.0
 
 
+def test_a_pause_that_goes_on_counts_also_while_the_pauser_is_lost() -> None:
+    counters = Counters()
+    counters.paused(ONE, 10.0)
+    counters.paused(OTHER, 12.0)
+    assert counters.reading(available=False, now_s=17.0).longest_pause_s == 7.0
+    counters.resumed(ONE, 18.0)
+    assert counters.reading(available=True, now_s=19.0).longest_pause_s == 8.0
+    assert counters.paused_now == 1
+
+
 def shown(counters: Counters | None) -> Series:
-    pauser = None if counters is None else counters.reading(available=True)
+    pauser = None if counters is None else counters.reading(available=True, now_s=0.0)
     readings = Readings(sharing=replace(DemoNode().sharing(3.0), pauser=pauser))
     snapshot = Snapshot(1, 0.0, 0.0, "node", None, readings)
     return parsed(

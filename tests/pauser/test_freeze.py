@@ -18,7 +18,7 @@ from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.freeze import Freeze
 from gpucommons.pauser.identity import state_letter
 from needs import needs_root
-from pauser.rig import LANE, environment, run_with
+from pauser.rig import environment, run_with
 from waiting import until
 
 
@@ -66,7 +66,7 @@ def test_a_bare_program_is_stopped_and_continued(cuda: FakeCuda) -> None:
     assert freeze.lock(program.pid, 1000) is None
     assert freeze.state(program.pid) is State.LOCKED
     assert program.stands_still()
-    assert code_of(freeze.lock(program.pid, 1000)) == Code.WRONG_STATE
+    assert code_of(freeze.lock(program.pid, 1000)) == Code.STOPPED
     assert freeze.unlock(program.pid) is None
     program.runs()
     assert code_of(freeze.unlock(program.pid)) == Code.WRONG_STATE
@@ -108,7 +108,7 @@ def test_a_container_that_was_paused_by_its_owner_stays_so(cuda: FakeCuda, conta
     put(program, container)
     (container / "cgroup.freeze").write_text("1")
     until(lambda: "frozen 1" in (container / "cgroup.events").read_text(), "it is frozen")
-    assert code_of(Freeze().lock(program.pid, 1000)) == Code.WRONG_STATE
+    assert code_of(Freeze().lock(program.pid, 1000)) == Code.STOPPED
     assert "frozen 1" in (container / "cgroup.events").read_text()
 
 
@@ -157,7 +157,7 @@ def test_the_pauser_keeps_its_promises_with_it(cuda: FakeCuda, container: Path, 
 
     async def body(pauser: Pauser) -> None:
         for program in (bare, inside):
-            reply = await pauser.lock(program.key, lane=LANE, timeout_ms=2000)
+            reply = await pauser.lock(program.key, timeout_ms=2000)
             assert reply.failure is None, reply.failure
             assert program.stands_still()
         assert pauser.pid is not None

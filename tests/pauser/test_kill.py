@@ -1,4 +1,4 @@
-"""kill -9 of the agent, of the pauser and of both at random moments: every program runs again.
+"""kill -9 of the agent, of the pauser and of all at random moments: every program runs again.
 
 60 kills; PAUSER_KILLS=5000 makes it a long run.
 """
@@ -25,7 +25,7 @@ from gpucommons.pauser import leftovers
 from gpucommons.pauser.backend import Failure, State
 from gpucommons.pauser.identity import state_letter
 from gpucommons.pauser.record import PauseRecord
-from pauser.rig import environment
+from pauser.rig import environment, watchdog_of
 from running import command
 from waiting import until
 
@@ -121,8 +121,9 @@ def kill_pauser(world: World) -> None:
 
 
 def kill_both(world: World) -> bool:
-    """Whether something was left paused."""
-    both = [world.agent, world.pauser()]
+    """With the watchdog. Whether something was left paused."""
+    pauser = world.pauser()
+    both = [world.agent, pauser, None if pauser is None else watchdog_of(pauser)]
     random.shuffle(both)
     for pid in both:
         if pid is not None:

@@ -21,6 +21,7 @@ class Driver:
     """Locks whatever has the pid, and then something happens."""
 
     name = "cuda"
+    hangs_on_stopped = True
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -20,7 +20,7 @@ from gpucommons.pauser.protocol import Operation, PauserRequest
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from needs import needs_root
 from pauser.gpu_programs import GpuProgram, gpu_program
-from pauser.rig import LANE, Connection, arguments, environment, run_with
+from pauser.rig import Connection, arguments, environment, run_with
 from running import command
 
 pytestmark = pytest.mark.gpu
@@ -49,7 +49,7 @@ def code_of(failed: Failure | None) -> int:
 
 
 async def locked(pauser: Pauser, program: GpuProgram, timeout_ms: int = 2000) -> float:
-    reply = await pauser.lock(program.key, lane=LANE, timeout_ms=timeout_ms)
+    reply = await pauser.lock(program.key, timeout_ms=timeout_ms)
     assert reply.failure is None, reply.failure
     return reply.duration_s
 
@@ -61,8 +61,8 @@ def test_a_locked_program_makes_no_progress_and_goes_on_unharmed(program: GpuPro
         before = _cpu_s(program.key.pid)
         await asyncio.sleep(1)
         assert _cpu_s(program.key.pid) - before < 0.1, "it sleeps"
-        assert (await pauser.state(program.key, lane=LANE)).state is State.LOCKED
-        assert (await pauser.unlock(program.key, lane=LANE)).failure is None
+        assert (await pauser.state(program.key)).state is State.LOCKED
+        assert (await pauser.unlock(program.key)).failure is None
         first = program.answer()
         assert first is not None
         second = program.asked()
@@ -82,7 +82,7 @@ def test_locks_and_unlocks_are_quick(program: GpuProgram, given: PauserSettings)
         locks, unlocks = [], []
         for _ in range(100):
             locks.append(await locked(pauser, program))
-            reply = await pauser.unlock(program.key, lane=LANE)
+            reply = await pauser.unlock(program.key)
             assert reply.failure is None
             unlocks.append(reply.duration_s)
             await asyncio.sleep(0.01)
@@ -105,13 +105,13 @@ def test_turns_of_a_quarter_second_divide_the_gpu(given: PauserSettings) -> None
             after = one.asked()
             assert after is not None
             solo = after[0] - before[0]
-            await pauser.unlock(two.key, lane=LANE)
+            await pauser.unlock(two.key)
             begun = [p.asked() for p in (one, two)]
             for _ in range(12):
                 for waits in (two, one):
                     await locked(pauser, waits)
                     await asyncio.sleep(0.25)
-                    assert (await pauser.unlock(waits.key, lane=LANE)).failure is None
+                    assert (await pauser.unlock(waits.key)).failure is None
             ended = [p.asked() for p in (one, two)]
             done = [b[0] - a[0] for a, b in zip(begun, ended, strict=True) if a is not None and b is not None]
             assert sum(done) > 0.85 * 2 * solo, (done, solo)
@@ -145,7 +145,7 @@ def test_a_lock_under_way_when_its_caller_dies_does_not_stay(given: PauserSettin
 
         async def body(pauser: Pauser) -> None:
             for delay_s in (0.0, 0.002, 0.005, 0.01, 0.02):
-                lock = asyncio.create_task(pauser.lock(program.key, lane=LANE, timeout_ms=1000))
+                lock = asyncio.create_task(pauser.lock(program.key, timeout_ms=1000))
                 await asyncio.sleep(delay_s)
                 if pauser.pid is not None:
                     os.kill(pauser.pid, signal.SIGKILL)
@@ -178,13 +178,13 @@ def test_two_gibibytes_come_back_bit_for_bit(given: PauserSettings) -> None:
             assert before is not None
             for _ in range(3):
                 await locked(pauser, program)
-                reply = await pauser.checkpoint(program.key, lane="park", memory_bytes=3 << 30)
+                reply = await pauser.checkpoint(program.key, memory_bytes=3 << 30)
                 assert reply.failure is None, reply.failure
-                assert (await pauser.state(program.key, lane=LANE)).state is State.CHECKPOINTED
+                assert (await pauser.state(program.key)).state is State.CHECKPOINTED
                 assert _gpu_bytes(program.key.pid) == 0
-                reply = await pauser.restore(program.key, lane="park")
+                reply = await pauser.restore(program.key)
                 assert reply.failure is None, reply.failure
-                assert (await pauser.unlock(program.key, lane=LANE)).failure is None
+                assert (await pauser.unlock(program.key)).failure is None
                 after = await asyncio.to_thread(program.asked)
                 assert after is not None
                 assert after[1] == before[1]
@@ -208,7 +208,7 @@ def test_a_pauser_killed_in_a_checkpoint_or_restore_loses_nothing(record: Path, 
 
             async def body(pauser: Pauser, delay_s: float = delay_s) -> None:
                 await locked(pauser, program)
-                moved = asyncio.create_task(pauser.checkpoint(program.key, lane="park", memory_bytes=3 << 30))
+                moved = asyncio.create_task(pauser.checkpoint(program.key, memory_bytes=3 << 30))
                 await asyncio.sleep(delay_s)
                 if pauser.pid is not None:
                     os.kill(pauser.pid, signal.SIGKILL)
@@ -254,7 +254,7 @@ def test_which_capabilities_the_pauser_needs(record: Path, bounding_set: str) ->
         with ours:
             agent = Connection(ours)
             assert agent.hello().unavailable == ""
-            failed = agent.ask(PauserRequest(1, Operation.LOCK, program.key, LANE, 2000)).failure
+            failed = agent.ask(PauserRequest(1, Operation.LOCK, program.key, 2000)).failure
         process.wait(30)
         if bounding_set == "-all":
             pytest.skip(f"for information: without any capability the lock gives {failed}")

@@ -16,7 +16,7 @@ from gpucommons.pauser import places
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.protocol import Operation, PauserRequest
 from needs import needs_program, needs_root
-from pauser.rig import LANE, child
+from pauser.rig import child, kill_with_watchdog
 from running import command
 
 GIB = 1 << 30
@@ -50,11 +50,10 @@ def left_paused(cuda: FakeCuda, record: Path, *programs: FakeProgram, park: bool
     with child(cuda, record) as (process, agent):
         agent.hello()
         for number, program in enumerate(programs, 1):
-            assert agent.ask(PauserRequest(number, Operation.LOCK, program.key, LANE, 500, gpu)).failure is None
+            assert agent.ask(PauserRequest(number, Operation.LOCK, program.key, 500, gpu)).failure is None
             if park:
-                assert agent.ask(PauserRequest(99, Operation.CHECKPOINT, program.key, LANE)).failure is None
-        process.kill()
-        process.wait()
+                assert agent.ask(PauserRequest(99, Operation.CHECKPOINT, program.key)).failure is None
+        kill_with_watchdog(process)
 
 
 def test_what_was_left_runs_again(cuda: FakeCuda, record: Path, resume: Resume) -> None:
@@ -152,12 +151,12 @@ def test_resume_while_a_pauser_runs(cuda: FakeCuda, record: Path, resume: Resume
     program = cuda.start()
     with child(cuda, record) as (_, agent):
         agent.hello()
-        assert agent.ask(PauserRequest(1, Operation.LOCK, program.key, LANE, 500)).failure is None
+        assert agent.ask(PauserRequest(1, Operation.LOCK, program.key, 500)).failure is None
         done = resume("--all")
         assert done.returncode == 0
         assert "a pauser is running" in done.stdout
         program.runs()
-        assert agent.ask(PauserRequest(2, Operation.UNLOCK, program.key, LANE)).failure is None
+        assert agent.ask(PauserRequest(2, Operation.UNLOCK, program.key)).failure is None
     assert list(record.iterdir()) == []
 
 

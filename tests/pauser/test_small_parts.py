@@ -21,6 +21,7 @@ from gpucommons.pauser.protocol import (
     Message,
     MessageLines,
     Notice,
+    NoticeKind,
     Operation,
     Paused,
     PauserProtocolError,
@@ -56,7 +57,6 @@ def requests(draw: st.DrawFn) -> PauserRequest:
         number,
         operation,
         draw(PROCESSES),
-        draw(PLAIN.filter(bool)),
         draw(st.integers(1, 60_000)) if is_lock else 0,
         draw(PLAIN) if is_lock else "",
         draw(st.integers(0, 1 << 53)) if is_checkpoint else 0,
@@ -66,7 +66,7 @@ def requests(draw: st.DrawFn) -> PauserRequest:
 PAUSED = st.builds(Paused, PROCESSES, st.sampled_from(Stage), SECONDS, PLAIN, st.integers(0, 1 << 53))
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, st.integers(1, 1 << 22), PLAIN.map(lambda s: s[:32]), SECONDS, PLAIN, st.integers(0, 99)),
-    st.builds(Notice, PROCESSES, PLAIN),
+    st.builds(Notice, PROCESSES, PLAIN, st.sampled_from(NoticeKind)),
     st.builds(
         Reply,
         st.integers(1, 1 << 53),

@@ -124,7 +124,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "pending_drop turn_s turns wait allocated_bytes allocated_peak_bytes nvml_bytes "
         "overhead_bytes need_bytes memory_quota_bytes memory_quota_source core_quota_percent "
         "core_quota_effective_percent core_quota_source window_usage_s window_limit_s throttled debt_s "
-        "billed_s demand_ratio over_claimed name program processes"
+        "billed_s demand_ratio over_claimed name program processes held_up"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
     LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded clients mps",

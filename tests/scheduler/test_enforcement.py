@@ -78,7 +78,7 @@ def enforced(fake: FakeCuda, tmp_path: Path, body: Callable[[Rig], Awaitable[Non
     async def whole() -> None:
         pauser = Pauser(
             settings(fake, tmp_path / "paused", MAX_PAUSE_S),
-            on_resumed=lambda notice: enforcement.resumed(notice),
+            on_notice=lambda notice: enforcement.hear(notice),
             on_change=lambda: enforcement.pauser_changed(),
         )
         enforcement = Enforcement(pauser, EnforcementTerms(stale_after_s=STALE_S))

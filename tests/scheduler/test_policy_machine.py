@@ -73,6 +73,21 @@ class PolicyMachine(ClientMachine):
         stopped = self.programs(holds=False)
         self.world.resumed(stopped[who % len(stopped)], again_s)
 
+    @with_clients
+    @rule(who=WHO, hangs=st.booleans())
+    def call_hangs(self, who: int, hangs: bool) -> None:
+        peer = self.pick(who)
+        if peer.client.is_program:
+            self.world.hang(peer, hangs)
+            waits = [client for client in peer.client.gpu.waiting.values() if client.is_program]
+            assert not (hangs and waits), "no program waits for a call that hangs"
+
+    @with_clients
+    @rule(who=WHO)
+    def user_continues(self, who: int) -> None:
+        if self.pick(who).client.is_program:
+            self.world.rejoin(self.pick(who))
+
     @rule(available=st.sampled_from([True, True, False]))
     def meter(self, available: bool) -> None:
         self.world.meter(available)

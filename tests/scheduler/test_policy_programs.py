@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S
+from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Way
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.state import NEVER, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Mode
-from gpucommons.scheduler.protocol.wire import Version
+from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.world import Peer, World
 
 QUANTUM_S = SchedulerSettings().turn_quantum_s
@@ -50,6 +50,70 @@ def billed_s(world: World, peer: Peer) -> float:
     clock.advance(world.now)
     runs = peer.client.standing is ClientStanding.RUNNING
     return peer.client.billed_s + (clock.billed_s - peer.client.turn_mark_s if runs else 0.0)
+
+
+# Programs that their users stop, and calls that hang
+
+
+def takes_turns(world: World) -> bool:
+    return world.gpu.phase is not None and world.gpu.phase.way is Way.TURNS
+
+
+def in_turns(world: World) -> list[Peer]:
+    """The owner of one program and that of two."""
+    peers = [begin(world, owner=owner) for owner in ("ann", "bob", "bob")]
+    world.advance(10.0, obey=True, delay_s=DELAY_S)
+    assert takes_turns(world)
+    return peers
+
+
+def test_a_stopped_program_holds_no_turn_and_is_not_measured_again_when_it_goes_on() -> None:
+    world = metered()
+    stopped, *others = in_turns(world)
+    world.withdraw(stopped)
+    assert sum(ran_s(world, others, 10.0)) == pytest.approx(10.0, abs=0.3)
+    assert stopped.client.standing is ClientStanding.IDLE
+    ways = set()
+    for _ in range(4):
+        world.rejoin(stopped)
+        for _ in range(20):
+            world.advance(0.05, obey=True, delay_s=DELAY_S)
+            assert world.gpu.phase is not None
+            ways.add(world.gpu.phase.way)
+        assert world.gpu.running.keys() | world.gpu.waiting.keys() == {one.client.id for one in (stopped, *others)}
+        world.withdraw(stopped)
+        world.advance(1.0, obey=True, delay_s=DELAY_S)
+    assert Way.TURNS in ways
+    assert Way.MEASURING not in ways, "no program is paused to measure it"
+
+
+@pytest.mark.parametrize("drop", [True, False], ids=["lock", "unlock"])
+def test_no_program_waits_for_a_call_that_hangs(drop: bool) -> None:
+    world = metered()
+    peers = in_turns(world)
+    runs = next(peer for peer in peers if peer.client.standing is ClientStanding.RUNNING)
+    if drop:
+        world.advance(1.0)
+        assert runs.must_drop, "its turn should end"
+    world.hang(runs, hangs=True)
+    assert all(peer.client.standing is ClientStanding.RUNNING for peer in peers)
+    drops = world.sent[MessageType.DROP_LOCK]
+    world.advance(4.0)
+    assert world.sent[MessageType.DROP_LOCK] == drops, "no other is paused meanwhile"
+    world.hang(runs, hangs=False)
+    world.advance(5.0, obey=True, delay_s=DELAY_S)
+    assert takes_turns(world)
+
+
+def test_a_program_that_leaves_while_its_call_hangs_leaves_nothing_behind() -> None:
+    world = metered()
+    *_, last = in_turns(world)
+    begin(world, owner="bob")
+    world.hang(last, hangs=True)
+    world.leave(last)
+    world.advance(5.0, obey=True, delay_s=DELAY_S)
+    assert not world.gpu.hung
+    assert takes_turns(world)
 
 
 # How long a program is stopped

@@ -12,13 +12,13 @@ from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, failure
 from gpucommons.pauser.client import LOCK_TIMEOUT_MS, Pauser, PauserSettings
-from gpucommons.pauser.protocol import Reply
+from gpucommons.pauser.protocol import Notice, Reply
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import PROGRAM, Action, Client
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
-from pauser.rig import LANE, environment, pausing
+from pauser.rig import GPU, environment, pausing
 
 HEAVY = MATMUL[4096]
 
@@ -39,11 +39,11 @@ def play(
             policy, now = Policy(SchedulerSettings()), monotonic()
             turns = TurnLoop(policy)
             turns.start(asyncio.get_running_loop())
-            client = Client(1, policy.add_gpu(LANE, 0, now), version=PROGRAM)
+            client = Client(1, policy.add_gpu(GPU, 0, now), version=PROGRAM)
             peer = client.peer = ProgramPeer(turns, pauser, client)
             policy.register(client, now)
             programs = [shared.program(HEAVY) for _ in range(2)]
-            peer.set_processes({programs[0].key: LANE})
+            peer.set_processes({programs[0].key: GPU})
             await scenario(peer, pauser, programs)
 
     with SharedGpu(directory) as shared:
@@ -57,7 +57,7 @@ def test_a_process_that_begins_while_the_program_is_paused_is_paused(tmp_path: P
         peer.send(MessageType.DROP_LOCK, 0)
         await peer.settle()
         assert first.locked
-        peer.set_processes({program.key: LANE for program in programs})
+        peer.set_processes({program.key: GPU for program in programs})
         await peer.settle()
         assert second.locked
         peer.write(peer.lock_ok)
@@ -138,15 +138,15 @@ def test_the_pauser_resumes_it_while_the_agent_tries(tmp_path: Path) -> None:
         attempts = []
         unlock = pauser.unlock
 
-        async def busy(process: ProcessKey, *, lane: str) -> Reply:
+        async def busy(process: ProcessKey) -> Reply:
             attempts.append(process)
-            asyncio.get_running_loop().call_soon(peer.resumed, process)
+            asyncio.get_running_loop().call_soon(peer.hear, Notice(process, "it was paused for too long"))
             return Reply(0, failure(Code.BUSY, "it is being resumed"))
 
         pauser.unlock = busy  # type: ignore[method-assign]
         peer.run_freely()
         await peer.settle()
         assert len(attempts) == 1
-        await unlock(programs[0].key, lane=LANE)
+        await unlock(programs[0].key)
 
     play(tmp_path, scenario)

@@ -134,6 +134,16 @@ class World:
         peer.grants += 1
         self._perform(self.policy.resumed(peer.client, self.now + again_s, self.now))
 
+    def rejoin(self, peer: Peer) -> None:
+        """Its user has continued a program that had withdrawn because it was stopped."""
+        if self.policy.on and peer.client.standing is ClientStanding.IDLE:
+            peer.holds, peer.must_drop, peer.dropped_s = True, False, NEVER
+        self._perform(self.policy.rejoin(peer.client, self.now))
+
+    def hang(self, peer: Peer, hangs: bool) -> None:
+        """The driver's call for a program does not return, or has returned."""
+        self._perform((self.policy.hang if hangs else self.policy.returned)(peer.client, self.now))
+
     def _continues(self, peer: Peer) -> None:
         if peer.stopped_s < NEVER:
             self.longest_pause_s = max(self.longest_pause_s, self.now - peer.stopped_s)

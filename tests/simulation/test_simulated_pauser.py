@@ -13,7 +13,6 @@ from gpucommons.simulation.shared_load import SharedLoad
 from gpucommons.simulation.simulated_pauser import SimulatedPauser
 from waiting import until
 
-LANE = "gpu4"
 # Its memory moves in a fraction of a second.
 SMALL = LabJob(ProcessKey(5000, 1), "python small.py", 7, "compute", 0.5, 0.8, 0.8, 1.0, 1.0, 10)
 FINETUNE = JOBS[4].key
@@ -27,7 +26,7 @@ class Lab:
         self.load = SharedLoad(lambda: monotonic() - begun_s)
         self.heard: list[Notice] = []
         stand_in = SimulatedPauser(self.load, max_pause_s).connect
-        self.pauser = Pauser(PauserSettings(max_pause_s=max_pause_s, stand_in=stand_in), on_resumed=self.heard.append)
+        self.pauser = Pauser(PauserSettings(max_pause_s=max_pause_s, stand_in=stand_in), on_notice=self.heard.append)
 
     def progress(self, key: ProcessKey = FINETUNE) -> float:
         return self.load.totals(key).progress
@@ -55,14 +54,14 @@ async def stands_still(lab: Lab) -> bool:
 def test_pause_and_resume() -> None:
     async def body(lab: Lab) -> None:
         assert not await stands_still(lab)
-        assert code_of(await lab.pauser.lock(FINETUNE, lane=LANE)) == 0
+        assert code_of(await lab.pauser.lock(FINETUNE)) == 0
         assert await stands_still(lab)
-        assert code_of(await lab.pauser.lock(FINETUNE, lane=LANE)) == Code.WRONG_STATE
-        assert code_of(await lab.pauser.checkpoint(JOBS[5].key, lane=LANE)) == Code.WRONG_STATE
-        assert code_of(await lab.pauser.unlock(FINETUNE, lane=LANE)) == 0
+        assert code_of(await lab.pauser.lock(FINETUNE)) == Code.WRONG_STATE
+        assert code_of(await lab.pauser.checkpoint(JOBS[5].key)) == Code.WRONG_STATE
+        assert code_of(await lab.pauser.unlock(FINETUNE)) == 0
         assert not await stands_still(lab)
-        assert code_of(await lab.pauser.unlock(FINETUNE, lane=LANE)) == Code.NOT_PAUSED
-        assert code_of(await lab.pauser.lock(ProcessKey(FINETUNE.pid, 99), lane=LANE)) == Code.GONE
+        assert code_of(await lab.pauser.unlock(FINETUNE)) == Code.NOT_PAUSED
+        assert code_of(await lab.pauser.lock(ProcessKey(FINETUNE.pid, 99))) == Code.GONE
         assert (lab.pauser.counters.locks, lab.pauser.counters.unlocks) == (1, 1)
 
     Lab().play(body)
@@ -70,7 +69,7 @@ def test_pause_and_resume() -> None:
 
 def test_the_longest_pause_ends_by_itself() -> None:
     async def body(lab: Lab) -> None:
-        assert code_of(await lab.pauser.lock(FINETUNE, lane=LANE)) == 0
+        assert code_of(await lab.pauser.lock(FINETUNE)) == 0
         await asyncio.to_thread(until, lambda: lab.heard, "the agent has the notice")
         assert lab.heard[0].process == FINETUNE
         assert not await stands_still(lab)
@@ -82,17 +81,17 @@ def test_memory_moves_and_comes_back() -> None:
     async def body(lab: Lab) -> None:
         job, key = SMALL, SMALL.key
         lab.load.start(job)
-        assert code_of(await lab.pauser.lock(key, lane=LANE)) == 0
-        assert code_of(await lab.pauser.checkpoint(key, lane=LANE)) == 0
+        assert code_of(await lab.pauser.lock(key)) == 0
+        assert code_of(await lab.pauser.checkpoint(key)) == 0
         assert lab.load.memory_bytes(job, 1.0) == 0
         listed = await lab.pauser.list()
         assert isinstance(listed, tuple)
         assert [one.process for one in listed] == [key]
         assert code_of(await lab.pauser.resume_all()) == 0
         assert lab.load.memory_bytes(job, 1.0) == 0, "it stays parked"
-        assert code_of(await lab.pauser.restore(key, lane=LANE)) == 0
+        assert code_of(await lab.pauser.restore(key)) == 0
         assert lab.load.memory_bytes(job, 1.0) > 0
-        assert code_of(await lab.pauser.unlock(key, lane=LANE)) == 0
+        assert code_of(await lab.pauser.unlock(key)) == 0
 
     Lab().play(body)
 
@@ -101,7 +100,7 @@ def test_everything_runs_when_the_agent_stops() -> None:
     lab = Lab()
 
     async def body(lab: Lab) -> None:
-        assert code_of(await lab.pauser.lock(FINETUNE, lane=LANE)) == 0
+        assert code_of(await lab.pauser.lock(FINETUNE)) == 0
 
     lab.play(body)
     before = lab.progress()

@@ -17,7 +17,7 @@ _NS_PER_HOUR = 3600 * 1e9
 _QUOTA_PERIOD = "30d"
 _GRAPHICS = "graphics"
 # Connected clients that request nothing, and programs that do not use the GPU: they are not paused.
-_NO_TURNS = ("idle", "resting")
+_NO_TURNS = ("idle", "resting", "stopped")
 # A process of this name runs on each node of the system.
 _NODE_PROGRAMS = {"slurmd": "Slurm", "kubelet": "Kubernetes"}
 

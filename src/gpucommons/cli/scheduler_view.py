@@ -69,6 +69,9 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
         if wait is not None:
             yield f"  waiting  {_client_name(id, clients[id])} for {seconds(wait['waited_s'])}: {wait['sentence']}"
 
+    for id, client in clients.items():
+        if client["gpu_uuid"] == uuid and client["held_up"]:
+            yield f"  {client['standing']:<8} {_client_name(id, client)}: {client['held_up']}"
     for id, client in _unresponsive(uuid, clients):
         state = "revoked" if client["revoked"] else "late"
         yield f"  {state:<8} {_client_name(id, client)}, {_conduct(client)}"
@@ -173,6 +176,8 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
     if client["turn_s"] is not None:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
         return f"{subject} has been running for {seconds(client['turn_s'])}{dropped}."
+    if client["held_up"]:
+        return f"{subject} takes no turns: {client['held_up']}."
     if client["standing"] == "resting":
         return f"{subject} is not paused: it does not use the GPU now, and takes no turns."
     return f"{subject} is idle: it has no request."

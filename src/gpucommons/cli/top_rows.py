@@ -283,7 +283,7 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
     elif wait is not None:
         now = f"waits {duration(wait['waited_s'])}: {wait['sentence']}"
     else:
-        now = client["standing"]
+        now = client["held_up"] or client["standing"]
     cells = (
         name,
         whole(client["gpu_index"]),

@@ -50,7 +50,8 @@ class ClientSharing(NamedTuple):
     `over_claimed`: it reported more memory than the GPU has; `allocated_bytes` is the GPU's memory then. `name` is for
     people, finished and printable: rules/identities.py makes it. A plain program has its key in `program`, all of its
     pids in `processes`, and the protocol version 0; for a client of nvshare these are None and empty. The standing of a
-    program may also be "resting": it does not use the GPU now, is not paused and takes no turns.
+    program may also be "resting": it does not use the GPU now, is not paused and takes no turns; or "stopped", by its
+    user, or "hanging": the driver's call for it does not return. Then `held_up` says what is in the way, in words.
     """
 
     client_id: str
@@ -88,6 +89,7 @@ class ClientSharing(NamedTuple):
     name: str = ""
     program: str | None = None
     processes: tuple[int, ...] = ()
+    held_up: str = ""
 
 
 class LeftAlone(NamedTuple):
@@ -146,7 +148,7 @@ class PauserReading:
     """What the pauser did since the agent started. `failures` is by operation and reason.
 
     `timeouts` are locks that failed because submitted work did not end in time. `forced` are programs that the pauser
-    resumed on its own, after the longest pause. `longest_pause_s` is of the pauses for turns that have ended.
+    resumed on its own, after the longest pause. `longest_pause_s` is of the pauses for turns, also those that go on.
     """
 
     available: bool

@@ -36,6 +36,7 @@ class WhyNot(StrEnum):
     FAILED = "failed"
     UNAVAILABLE = "unavailable"
     PART_PARKED = "part_parked"
+    STOPPED = "stopped"
 
 
 class ParkRefusal(NamedTuple):

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from gpucommons.pauser.log import Log
-from gpucommons.pauser.places import default_record
+from gpucommons.pauser.places import ALIVE, default_record
 from gpucommons.pauser.server import Server, ServerSettings
 
 
@@ -21,6 +21,7 @@ def main() -> None:
             max_pause_s=given.max_pause_s,
             parent=given.parent,
             users=tuple(given.allow_user),
+            alive=None if given.listen is None else given.listen.with_name(ALIVE),
         ),
         log,
     )

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
+from gpucommons.pauser.stopped import STOPPED
+
 
 class State(IntEnum):
     """The state of a process as the driver reports it."""
@@ -33,6 +35,8 @@ class Code(IntEnum):
     RESTING = -7
     DEADLINE = -8
     LEFT_ALONE = -9
+    STOPPED = -10
+    HANGS = -11
 
 
 _MEANINGS: Final[dict[int, str]] = {
@@ -46,11 +50,13 @@ _MEANINGS: Final[dict[int, str]] = {
     Code.RECORD: "the record of paused programs cannot be written",
     Code.UNAVAILABLE: "the pauser is not available",
     Code.NOT_PAUSED: "the process is not paused by this pauser",
-    Code.BUSY: "another call for this process or lane is under way",
+    Code.BUSY: "another call for this process is under way",
     Code.REFUSED: "refused",
     Code.RESTING: "the process was paused for the longest time allowed and must run for a while",
     Code.DEADLINE: "the pauser did not answer in time",
     Code.LEFT_ALONE: "the process could not be paused repeatedly and is left alone for a while",
+    Code.STOPPED: STOPPED,
+    Code.HANGS: "the driver's call for the process has not returned",
 }
 
 
@@ -73,6 +79,11 @@ class PauseBackend(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def hangs_on_stopped(self) -> bool:
+        """Whether its calls do not return while the process is stopped by something else."""
+        ...
 
     def state(self, pid: int) -> State | Failure: ...
 

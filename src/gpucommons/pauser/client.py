@@ -14,12 +14,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import PauserReading
 from gpucommons.pauser.backend import Code, Failure, failure
 from gpucommons.pauser.counters import Counters
 from gpucommons.pauser.places import default_record
@@ -30,6 +31,7 @@ from gpucommons.pauser.protocol import (
     Hello,
     Message,
     Notice,
+    NoticeKind,
     Operation,
     Paused,
     PauserProtocolError,
@@ -55,7 +57,7 @@ _UNLOCK_AGAIN: Final = frozenset({Code.BUSY, Code.DEADLINE})
 _GRACE_S: Final = 2 * LATE_S
 _MOVE_S: Final = 600.0
 _HELLO_S: Final = 15.0
-_PING_S: Final = 3.0
+_PING_S: Final = 2.0
 # How long a pauser may take to end: it resumes everything first, and a checkpoint or restore cannot be cancelled.
 _END_S: Final = 4.0
 _LONG_END_S: Final = 65.0
@@ -99,21 +101,21 @@ class _Unusable(Exception):
 class Pauser:
     """Call `start`, then ask; `stop` resumes everything.
 
-    `on_resumed` hears of programs that the pauser resumed on its own, `on_change` of each change of `available`. Both
-    are called in the event loop.
+    `on_notice` hears of programs that the pauser resumed on its own, and of watched ones that their user stops or
+    continues; `on_change` of each change of `available`. Both are called in the event loop.
     """
 
     def __init__(
         self,
         settings: PauserSettings,
         *,
-        on_resumed: Callable[[Notice], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self.counters = Counters()
         self.refusals = Refusals()
         self._settings = settings
-        self._on_resumed = on_resumed
+        self._on_notice = on_notice
         self._on_change = on_change
         self._hello: Hello | None = None
         self._reason = "the pauser has not started yet"
@@ -163,6 +165,14 @@ class Pauser:
         return None if self._hello is None else self._hello.pid
 
     @property
+    def paused(self) -> int:
+        """How many programs are paused for turns; while it is not available: how many were, as far as is known."""
+        return self.counters.paused_now
+
+    def reading(self) -> PauserReading:
+        return self.counters.reading(self.available, time.monotonic())
+
+    @property
     def has_record(self) -> bool:
         """What is parked outlives the agent: it is in the record, and on a real GPU."""
         return self._settings.stand_in is None
@@ -179,17 +189,16 @@ class Pauser:
 
     # -- requests
 
-    async def lock(self, process: ProcessKey, *, lane: str, timeout_ms: int = LOCK_TIMEOUT_MS, gpu: str = "") -> Reply:
+    async def lock(self, process: ProcessKey, *, timeout_ms: int = LOCK_TIMEOUT_MS, gpu: str = "") -> Reply:
         """Pause a program once its submitted work has finished, or fail with 600 after `timeout_ms`.
 
+        A program that its user has stopped is not paused (STOPPED). A call that takes too long is given up: HANGS.
         A program that failed three times in a row is left alone for a minute: LEFT_ALONE, without asking.
         """
         now_s = time.monotonic()
         if (left_s := self.refusals.remaining_s(process, now_s)) > 0:
             return Reply(0, failure(Code.LEFT_ALONE, f"{left_s:.0f} s to go"))
-        reply = await self._ask(
-            Operation.LOCK, timeout_ms / 1000 + _GRACE_S, process, lane, timeout_ms=timeout_ms, gpu=gpu
-        )
+        reply = await self._ask(Operation.LOCK, timeout_ms / 1000 + _GRACE_S, process, timeout_ms=timeout_ms, gpu=gpu)
         if reply.failure is None:
             self.counters.locks += 1
             self.counters.lock_seconds.observe(reply.duration_s)
@@ -200,55 +209,65 @@ class Pauser:
             self.refusals.failed(process, reply.failure, time.monotonic())
             if reply.failure.code == Code.DEADLINE:
                 # The reply may only be late, and the program paused: the caller does not know that it has to resume it.
-                await self.resume({process: lane}, process)
+                await self.resume({process}, process)
         return reply
 
-    async def unlock(self, process: ProcessKey, *, lane: str) -> Reply:
-        reply = await self._ask(Operation.UNLOCK, _GRACE_S, process, lane)
+    async def unlock(self, process: ProcessKey) -> Reply:
+        reply = await self._ask(Operation.UNLOCK, _GRACE_S, process)
         if reply.failure is None:
             self.counters.unlocks += 1
             self.counters.unlock_seconds.observe(reply.duration_s)
             self.counters.resumed(process, time.monotonic())
+        elif reply.failure.code == Code.STOPPED:
+            # It is resumed when its user continues it.
+            self.counters.not_for_a_turn(process)
         return reply
 
-    async def resume(self, paused: MutableMapping[ProcessKey, str], process: ProcessKey) -> None:
-        """Unlock a program of `paused`, programs with their lanes, and remove it there; the pauser's notice may, too.
+    async def resume(self, paused: MutableSet[ProcessKey], process: ProcessKey) -> None:
+        """Unlock a program of `paused` and remove it there; the pauser's notice may, too.
 
-        Several times where that is needed. If all fail, the pauser resumes it after the longest pause.
+        Several times where that is needed. If all fail, the pauser resumes it after the longest pause; one that its
+        user has stopped, when it is continued.
         """
         for pause_s in _UNLOCK_AGAIN_S:
-            lane = paused.get(process)
-            if lane is None:
+            if process not in paused:
                 return
-            reply = await self.unlock(process, lane=lane)
+            reply = await self.unlock(process)
             if reply.failure is None or reply.failure.code not in _UNLOCK_AGAIN:
                 break
             await asyncio.sleep(pause_s)
-        paused.pop(process, None)
+        paused.discard(process)
 
-    async def keep(self, process: ProcessKey, *, lane: str) -> Reply:
+    async def keep(self, process: ProcessKey) -> Reply:
         """Let the pause of a locked program last `max_pause_s` from now on."""
         self.counters.not_for_a_turn(process)
-        return await self._ask(Operation.KEEP, _GRACE_S, process, lane)
+        return await self._ask(Operation.KEEP, _GRACE_S, process)
 
-    async def state(self, process: ProcessKey, *, lane: str) -> Reply:
-        return await self._ask(Operation.STATE, _GRACE_S, process, lane)
+    async def state(self, process: ProcessKey) -> Reply:
+        return await self._ask(Operation.STATE, _GRACE_S, process)
 
-    async def checkpoint(self, process: ProcessKey, *, lane: str, memory_bytes: int = 0) -> Reply:
-        """Move the GPU memory of a locked program to host memory. Use a lane of its own: the GPU's locks would wait.
+    async def watch(self, process: ProcessKey) -> Reply:
+        """From now on `on_notice` hears when its user stops it, and when it goes on."""
+        return await self._ask(Operation.WATCH, _GRACE_S, process)
+
+    async def unwatch(self, process: ProcessKey) -> Reply:
+        return await self._ask(Operation.UNWATCH, _GRACE_S, process)
+
+    async def checkpoint(self, process: ProcessKey, *, memory_bytes: int = 0) -> Reply:
+        """Move the GPU memory of a locked program to host memory.
 
         `memory_bytes`, what it holds on the GPU by NVML, goes into the record, where `gpucommons resume` finds what
         room it needs.
         """
         self.counters.not_for_a_turn(process)
-        return await self._move(Operation.CHECKPOINT, process, lane, memory_bytes)
+        return await self._move(Operation.CHECKPOINT, process, memory_bytes)
 
-    async def restore(self, process: ProcessKey, *, lane: str) -> Reply:
+    async def restore(self, process: ProcessKey) -> Reply:
         """Bring the GPU memory of a parked program back; it is locked afterwards.
 
         The caller has made sure of the room: a restore that runs out of memory strands the program for good.
         """
-        return await self._move(Operation.RESTORE, process, lane)
+        return await self._move(Operation.RESTORE, process)
 
     async def resume_all(self) -> Reply:
         """Resume every program that is paused and not parked."""
@@ -259,10 +278,10 @@ class Pauser:
         reply = await self._ask(Operation.LIST, _GRACE_S)
         return reply.paused if reply.failure is None else reply.failure
 
-    async def _move(self, operation: Operation, process: ProcessKey, lane: str, memory_bytes: int = 0) -> Reply:
+    async def _move(self, operation: Operation, process: ProcessKey, memory_bytes: int = 0) -> Reply:
         self._moving += 1
         try:
-            return await self._ask(operation, _MOVE_S, process, lane, memory_bytes=memory_bytes)
+            return await self._ask(operation, _MOVE_S, process, memory_bytes=memory_bytes)
         finally:
             self._moving -= 1
 
@@ -271,7 +290,6 @@ class Pauser:
         operation: Operation,
         within_s: float,
         process: ProcessKey = NO_PROCESS,
-        lane: str = "",
         *,
         timeout_ms: int = 0,
         gpu: str = "",
@@ -279,7 +297,7 @@ class Pauser:
     ) -> Reply:
         reply = await self._request(
             within_s,
-            PauserRequest(self._next_number(), operation, process, lane, timeout_ms, gpu, memory_bytes),
+            PauserRequest(self._next_number(), operation, process, timeout_ms, gpu, memory_bytes),
         )
         if reply.failure is not None:
             self.counters.failures[operation.value, reply.failure.code] += 1
@@ -307,7 +325,7 @@ class Pauser:
         return self._number
 
     def _check_alive(self) -> None:
-        """A lane that hangs is the driver's fault; a pauser that does not answer at all is replaced."""
+        """A call that hangs is the driver's fault; a pauser that does not answer at all is replaced."""
         ping = asyncio.create_task(self._ping())
         self._pings.add(ping)
         ping.add_done_callback(self._pings.discard)
@@ -361,6 +379,8 @@ class Pauser:
         if hello.unavailable:
             is_child = self._settings.socket_path is None
             raise _Unusable(hello.unavailable, _CHILD_BACKOFF_S if is_child else _SERVICE_BACKOFF_S)
+        # Before its hello it resumed what its predecessor had paused.
+        self.counters.all_resumed(time.monotonic())
         self._hello = hello
         self._ready.set()
         log.info("pauser: ready, pid %d, %s", hello.pid, hello.backend)
@@ -379,10 +399,14 @@ class Pauser:
             if answer is not None and not answer.done():
                 answer.set_result(message)
         elif isinstance(message, Notice):
-            self.counters.forced += 1
-            self.counters.resumed(message.process, time.monotonic())
-            if self._on_resumed is not None:
-                self._on_resumed(message)
+            if message.kind is NoticeKind.STOPPED:
+                # If it is paused, that ends when its user continues it.
+                self.counters.not_for_a_turn(message.process)
+            elif message.kind is not NoticeKind.HANGS:
+                self.counters.forced += message.kind is NoticeKind.RESUMED
+                self.counters.resumed(message.process, time.monotonic())
+            if self._on_notice is not None:
+                self._on_notice(message)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         path = self._settings.socket_path
@@ -425,8 +449,6 @@ class Pauser:
         """Afterwards the connection and the process are gone, and every pending request has a reply."""
         self._hello = None
         self._ready.clear()
-        # What it had paused is resumed by its successor.
-        self.counters.all_resumed(time.monotonic())
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

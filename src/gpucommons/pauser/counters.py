@@ -14,7 +14,7 @@ class Counters:
     """`failures` is by (operation, code); a lock that timed out is in both `timeouts` and `failures`.
 
     `forced` are programs that the pauser resumed on its own, `restarts` are pausers after the first. `longest_pause_s`
-    is of the pauses for turns that have ended.
+    is of the pauses for turns that have ended. A pause ends when that is known: not when the pauser is lost.
     """
 
     locks: int = 0
@@ -44,7 +44,12 @@ class Counters:
         for process in list(self._paused_since_s):
             self.resumed(process, now_s)
 
-    def reading(self, available: bool) -> PauserReading:
+    @property
+    def paused_now(self) -> int:
+        return len(self._paused_since_s)
+
+    def reading(self, available: bool, now_s: float) -> PauserReading:
+        """A pause that goes on counts as long as it has lasted."""
         failures: Counter[tuple[str, str]] = Counter()
         for (operation, code), count in self.failures.items():
             failures[operation, _reason(code)] += count
@@ -56,7 +61,7 @@ class Counters:
             self.forced,
             self.restarts,
             failures,
-            self.longest_pause_s,
+            max([self.longest_pause_s, *(now_s - since_s for since_s in self._paused_since_s.values())]),
             self.lock_seconds.reading(),
             self.unlock_seconds.reading(),
         )

@@ -28,6 +28,7 @@ class Cuda:
     """The calls of a driver that has them; made by `load`."""
 
     name = "cuda"
+    hangs_on_stopped = True
 
     def __init__(self, calls: dict[str, Callable[..., int]]) -> None:
         self._get_state, self._lock, self._checkpoint, self._restore, self._unlock = (calls[name] for name in _CALLS)

@@ -28,6 +28,8 @@ class Freeze:
     """
 
     name = "freeze"
+    # It stops processes itself.
+    hangs_on_stopped = False
 
     def __init__(self, root: Path | None = None) -> None:
         self._root = _cgroup_mount() if root is None else root
@@ -54,7 +56,7 @@ class Freeze:
         with self._lock:
             mine = self._frozen.get(group)
             if mine is None and _is_frozen(group):
-                return failure(Code.WRONG_STATE, "its container was paused by something else")
+                return failure(Code.STOPPED, "its container was paused by something else")
             self._frozen.setdefault(group, set()).add(pid)
         failed = _set_frozen(group, True, timeout_ms)
         if failed is not None:
@@ -77,7 +79,7 @@ class Freeze:
 
     def _stop(self, pid: int, timeout_ms: int) -> Failure | None:
         if state_letter(pid) == _STOPPED:
-            return failure(Code.WRONG_STATE, "it was stopped by something else")
+            return failure(Code.STOPPED, "a stop signal, such as Ctrl-Z")
         if (failed := _send(pid, signal.SIGSTOP)) is not None:
             return failed
         deadline_s = time.monotonic() + timeout_ms / 1000

@@ -4,17 +4,21 @@ A parked program is restored only where the GPU has the room for it and a reserv
 strands the program for good. They are restored one after another, and the room is looked at before each.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpucommons.pauser.backend import PauseBackend
+from gpucommons.pauser.backend import Code, PauseBackend, failure
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from gpucommons.pauser.release import FINAL, Attempt, Outcome, attempt
+from gpucommons.pauser.stopped import STOPPED, why_stopped
 
 RESERVE_BYTES: Final = 1 << 30
 _RETRY_S: Final = 0.01
+# How long a call that began in time is waited for.
+_LATE_S: Final = 0.3
 
 # The free bytes of a GPU by UUID, or of the fullest where the UUID is empty; a text says why that is unknown.
 Room = Callable[[str], int | str]
@@ -58,19 +62,24 @@ def resume(
 
 
 def _unlock_all(entries: list[Entry], backends: Mapping[str, PauseBackend], within_s: float) -> list[Leftover]:
-    """All of them side by side: what has to be tried again waits for no other."""
-    results: dict[int, Leftover] = {}
+    """All of them side by side, each in a thread of its own: a call that hangs for one holds up no other."""
+    results = {entry.pid: Leftover(entry, Outcome.AGAIN, failure(Code.HANGS).meaning) for entry in entries}
     deadline_s = time.monotonic() + within_s
-    waiting = entries
-    while waiting:
-        for entry in waiting:
+
+    def unlock(entry: Entry) -> None:
+        while True:
             tried = _attempt(entry, backends)
             results[entry.pid] = Leftover(entry, tried.outcome, tried.detail)
-        waiting = [e for e in waiting if results[e.pid].outcome is Outcome.AGAIN and e.backend in backends]
-        if waiting and time.monotonic() >= deadline_s:
-            break
-        if waiting:
+            again = tried.outcome is Outcome.AGAIN and entry.backend in backends
+            if not again or time.monotonic() >= deadline_s:
+                return
             time.sleep(_RETRY_S)
+
+    threads = [threading.Thread(target=unlock, args=(entry,), daemon=True) for entry in entries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline_s + _LATE_S - time.monotonic()))
     return [results[entry.pid] for entry in entries]
 
 
@@ -86,6 +95,8 @@ def _restore(record: PauseRecord, entry: Entry, backends: Mapping[str, PauseBack
     if free < needed + RESERVE_BYTES:
         detail = f"not restored: it needs {_gib(needed)} and a reserve of {_gib(RESERVE_BYTES)}, {_gib(free)} is free"
         return Leftover(entry, Outcome.PARKED, detail)
+    if backends[entry.backend].hangs_on_stopped and (why := why_stopped(entry.pid)):
+        return Leftover(entry, Outcome.PARKED, f"not restored: {STOPPED}: {why}")
     record.write(replace(entry, stage=Stage.RESTORING))
     failed = backends[entry.backend].restore(entry.pid)
     tried = _attempt(entry, backends)

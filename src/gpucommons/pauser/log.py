@@ -9,7 +9,10 @@ _MOST_WAITING: Final = 1000
 
 
 class Log:
-    def __init__(self) -> None:
+    """`name` begins each line."""
+
+    def __init__(self, name: str = "pauser") -> None:
+        self._name = name
         self._lines: queue.Queue[str | threading.Event] = queue.Queue(_MOST_WAITING)
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
@@ -35,7 +38,7 @@ class Log:
                 text.set()
                 continue
             try:
-                sys.stderr.write(f"pauser: {text}\n")
+                sys.stderr.write(f"{self._name}: {text}\n")
                 sys.stderr.flush()
             except (OSError, ValueError):
                 return

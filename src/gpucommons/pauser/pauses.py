@@ -1,7 +1,8 @@
 """The programs that this pauser holds, and the calls that pause and resume them.
 
 Every hold is in the record before its lock and until its release. A hold that is overdue or revoked is released by a
-thread of its own (the watchdog starts it), so that a call that hangs for one program keeps no other waiting. Driver
+thread of its own, so that a call that hangs for one program keeps no other waiting. A stopped program gets no call; one
+that is found stopped while it is paused, or whose call hangs, is revoked: it is resumed as soon as it goes on. Driver
 calls and file writes are made without the table's lock.
 """
 
@@ -15,16 +16,19 @@ from typing import Final
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, State, failure
 from gpucommons.pauser.identity import has_ended, key_of
-from gpucommons.pauser.protocol import Notice, Paused
+from gpucommons.pauser.looks import HeldUp, Looks
+from gpucommons.pauser.protocol import Notice, NoticeKind, Paused
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
-from gpucommons.pauser.release import FINAL, Attempt, Outcome, attempt
+from gpucommons.pauser.release import FINAL, UNFINISHED, Attempt, Outcome, attempt
 
 MOST_HOLDS: Final = 1024
 # How long after its timeout a lock may still be carried out by the driver when its caller has died.
 SETTLE_S: Final = 0.25
 _FIRST_RETRY_S: Final = 0.005
-_LAST_RETRY_S: Final = 0.25
+_LAST_RETRY_S: Final = 0.1
 _LOOK_S: Final = 0.5
+# How long the driver takes for a call that waits for nothing.
+_SHORT_CALL_S: Final = 0.2
 
 # The driver refused before it touched the process, so that it runs even if its state cannot be asked for either.
 _NEVER_LOCKED: Final = frozenset({Code.NOT_CUDA, Code.OPERATING_SYSTEM, Code.NOT_SUPPORTED, Code.REFUSED})
@@ -36,9 +40,10 @@ _EXEMPT: Final = _LONG_STAGES | {Stage.PARKED}
 class _Hold:
     """`since_s` is when its lock was asked for, `asked_s` when the agent last asked for it to stay paused.
 
-    `busy`: a lane is inside a call for it.
+    `busy`: a thread is inside a call for it.
 
-    `revoked`: to be released. `releasing`: a thread is at it. `reason` is why, for the notice.
+    `revoked`: to be released. `releasing`: a thread is at it. `reason` is why, for the notice; empty: there is none.
+    `stopped`: it is released when its user continues it.
     """
 
     entry: Entry
@@ -47,6 +52,7 @@ class _Hold:
     busy: bool = True
     revoked: bool = False
     releasing: bool = False
+    stopped: bool = False
     reason: str = ""
 
 
@@ -55,6 +61,14 @@ class Result:
     failure: Failure | None = None
     duration_s: float = 0.0
     state: State | None = None
+
+
+# Answers the agent before the call has returned.
+AnswerEarly = Callable[[Failure], None]
+
+
+def _no_answer(_: Failure) -> None:
+    return
 
 
 class Pauses:
@@ -79,13 +93,15 @@ class Pauses:
         self._holds: dict[int, _Hold] = {}
         self._resting: dict[ProcessKey, float] = {}
         self._session: int | None = None
+        self._looks = Looks(self._held_up, self._is_held, stops=self._backend.hangs_on_stopped)
+        self.watched_s = time.monotonic()
         lock = threading.Lock()
         self._changed = threading.Condition(lock)
         # The watchdog sleeps on one of its own: it is not woken by ordinary locks and unlocks, several a second.
         self._due = threading.Condition(lock)
 
     def start(self) -> int:
-        """Takes over what the record holds, to be released, and starts the watchdog. How many there were.
+        """Takes over what the record holds, to be released, and starts to watch the holds. How many there were.
 
         What was paused by calls that are not at hand stays in the record for a pauser that has them.
         """
@@ -95,8 +111,14 @@ class Pauses:
                 revoked = entry.stage is not Stage.PARKED
                 self._holds[entry.pid] = _Hold(entry, now_s, now_s, False, revoked, reason="left by an earlier pauser")
         count = len(self._holds)
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        self._looks.start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
         return count
+
+    @property
+    def lively_s(self) -> float:
+        """Since when all of its own threads have gone on."""
+        return min(self.watched_s, self._looks.looked_s)
 
     # -- sessions
 
@@ -109,16 +131,21 @@ class Pauses:
         with self._changed:
             self._session = None
             self._revoke_all(reason)
+        self._looks.unwatch_all()
 
     def resume_all(self) -> None:
         with self._changed:
             self._revoke_all("asked to resume all")
 
-    def wait_released(self, within_s: float, *, long_within_s: float = 0.0) -> bool:
-        """Whether nothing but parked programs is left. A checkpoint or restore under way is given longer."""
+    def wait_released(
+        self, within_s: float, *, long_within_s: float = 0.0, waits: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Whether nothing is left but parked programs, and stopped ones. A checkpoint or restore under way is given
+        longer. `waits` is called again and again meanwhile."""
         begun = time.monotonic()
         with self._changed:
-            while left := [hold for hold in self._holds.values() if hold.entry.stage is not Stage.PARKED]:
+            while left := [h for h in self._holds.values() if h.entry.stage is not Stage.PARKED and not h.stopped]:
+                waits()
                 is_long = any(hold.busy and hold.entry.stage in _LONG_STAGES for hold in left)
                 remaining_s = begun + (max(within_s, long_within_s) if is_long else within_s) - time.monotonic()
                 if remaining_s <= 0:
@@ -135,14 +162,32 @@ class Pauses:
                 if (key := hold.entry.key) is not None
             )
 
-    # -- the calls of the agent, each on the thread of its lane
+    def watch(self, key: ProcessKey) -> Result:
+        """Report when it is stopped, and when it goes on."""
+        return Result(None if self._looks.watch(key) else failure(Code.REFUSED, "too many programs are watched"))
 
-    def lock(self, session: int, key: ProcessKey, timeout_ms: int, gpu: str, until_s: float) -> Result:
+    def unwatch(self, key: ProcessKey) -> Result:
+        self._looks.unwatch(key)
+        return Result()
+
+    # -- the calls of the agent, each on a thread of its own
+
+    def lock(
+        self,
+        session: int,
+        key: ProcessKey,
+        timeout_ms: int,
+        gpu: str,
+        until_s: float,
+        answer_early: AnswerEarly = _no_answer,
+    ) -> Result:
         """`until_s` is when the agent gives up waiting for the reply: a lock that comes later is undone."""
         timeout_ms = min(timeout_ms, max(1, int(self._max_pause_s * 1000)))
         now_s = time.monotonic()
         if now_s >= until_s:
-            return Result(failure(Code.DEADLINE, "the lane was busy"))
+            return Result(failure(Code.DEADLINE, "no thread was free"))
+        if (stopped := self._why_not(key)) is not None:
+            return Result(stopped)
         settles_at_s = now_s + timeout_ms / 1000 + SETTLE_S
         entry = Entry(key.pid, key.start_ticks, Stage.LOCKING, self._backend.name, settles_at_s, gpu)
         hold = self._begin(session, entry, now_s)
@@ -157,7 +202,8 @@ class Pauses:
             self._forget(hold)
             return Result(failure(Code.GONE))
         begun_s = time.monotonic()
-        failed = self._backend.lock(key.pid, timeout_ms)
+        with self._looks.call(key, timeout_ms / 1000, lambda found: self._give_up(hold, found, answer_early)):
+            failed = self._backend.lock(key.pid, timeout_ms)
         duration_s = time.monotonic() - begun_s
         if key_of(key.pid) != key:
             # The pid may have been reused between the check and the call: then another program was paused.
@@ -167,19 +213,24 @@ class Pauses:
             return Result(failure(Code.GONE), duration_s)
         if failed is None:
             return Result(self._locked(hold, until_s), duration_s)
-        if failed.code == Code.WRONG_STATE:
-            # Paused by something else, which will resume it.
+        if failed.code in (Code.WRONG_STATE, Code.STOPPED):
+            # Paused or stopped by something else, which will resume it.
             self._forget(hold)
         else:
             self._let_go(hold, surely_runs=failed.code in _NEVER_LOCKED)
         return Result(failed, duration_s)
 
-    def unlock(self, key: ProcessKey) -> Result:
+    def unlock(self, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
+        """A stopped program is resumed when its user continues it."""
         hold = self._take(key, Stage.LOCKED)
         if isinstance(hold, Failure):
             return Result(hold)
+        if (stopped := self._why_not(key, every_thread=False)) is not None:
+            self._postpone(hold)
+            return Result(stopped)
         begun_s = time.monotonic()
-        failed = self._backend.unlock(key.pid)
+        with self._looks.call(key, _SHORT_CALL_S, lambda found: self._give_up(hold, found, answer_early)):
+            failed = self._backend.unlock(key.pid)
         duration_s = time.monotonic() - begun_s
         if failed is None:
             self._forget(hold)
@@ -201,24 +252,75 @@ class Pauses:
             return Result()
 
     def checkpoint(self, key: ProcessKey, memory_bytes: int) -> Result:
+        if (stopped := self._why_not(key)) is not None:
+            return Result(stopped)
         hold = self._take(key, Stage.LOCKED)
         if isinstance(hold, Failure):
             return Result(hold)
         return self._move(hold, replace(hold.entry, stage=Stage.CHECKPOINTING, memory_bytes=memory_bytes), Stage.PARKED)
 
     def restore(self, key: ProcessKey) -> Result:
+        if (stopped := self._why_not(key)) is not None:
+            return Result(stopped)
         hold = self._take(key, Stage.PARKED)
         if isinstance(hold, Failure):
             return Result(hold)
         return self._move(hold, replace(hold.entry, stage=Stage.RESTORING), Stage.LOCKED)
 
-    def state(self, key: ProcessKey) -> Result:
+    def state(self, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
         if key_of(key.pid) != key:
             return Result(failure(Code.GONE))
+        if (stopped := self._why_not(key)) is not None:
+            return Result(stopped)
         begun_s = time.monotonic()
-        found = self._backend.state(key.pid)
+        with self._looks.call(key, _SHORT_CALL_S, answer_early):
+            found = self._backend.state(key.pid)
         duration_s = time.monotonic() - begun_s
         return Result(found, duration_s) if isinstance(found, Failure) else Result(None, duration_s, found)
+
+    # -- programs that do not go on
+
+    def _why_not(self, key: ProcessKey, *, every_thread: bool = True) -> Failure | None:
+        """Why it gets no call now."""
+        found = self._looks.why_not(key, every_thread=every_thread)
+        if found is not None:
+            self._looks.report(key, found)
+        return found
+
+    def _give_up(self, hold: _Hold, found: Failure, answer_early: AnswerEarly) -> None:
+        """Its call has not returned. What comes of it is undone; meanwhile it is tried to resume it all the same."""
+        with self._changed:
+            hold.revoked = True
+            hold.stopped = found.code == Code.STOPPED
+            self._changed.notify_all()
+            self._due.notify_all()
+        answer_early(found)
+
+    def _postpone(self, hold: _Hold) -> None:
+        with self._changed:
+            hold.busy, hold.revoked, hold.stopped = False, True, True
+            self._changed.notify_all()
+            self._due.notify_all()
+
+    def _held_up(self, key: ProcessKey, found: HeldUp) -> None:
+        """A watched program was stopped, does not answer the driver, or goes on."""
+        if found is None:
+            self._notify(Notice(key, "it goes on", NoticeKind.GOES_ON))
+            return
+        is_stopped = found.code == Code.STOPPED
+        with self._changed:
+            hold = self._holds.get(key.pid)
+            paused = hold is not None and hold.entry.key == key and hold.entry.stage is Stage.LOCKED
+            if hold is not None and paused and is_stopped and not hold.busy and not hold.revoked:
+                # Its turn may come while it is stopped: it is resumed when it goes on, and then takes part again.
+                hold.revoked, hold.stopped = True, True
+                self._due.notify_all()
+        self._notify(Notice(key, found.meaning, NoticeKind.STOPPED if is_stopped else NoticeKind.HANGS))
+
+    def _is_held(self, key: ProcessKey) -> bool:
+        with self._changed:
+            hold = self._holds.get(key.pid)
+            return hold is not None and hold.entry.key == key and hold.revoked
 
     # -- their steps
 
@@ -267,7 +369,9 @@ class Pauses:
                 hold.busy = False
                 return None
         self._let_go(hold)
-        return failure(Code.DEADLINE, "the driver's call") if is_late else failure(Code.UNAVAILABLE, hold.reason)
+        if is_late:
+            return failure(Code.DEADLINE, "the driver's call")
+        return failure(Code.UNAVAILABLE, hold.reason) if hold.reason else failure(Code.HANGS)
 
     def _move(self, hold: _Hold, begun: Entry, reached: Stage) -> Result:
         """Checkpoint or restore, and the stage that came of it by the driver's own word."""
@@ -297,15 +401,17 @@ class Pauses:
         return Result(failed, duration_s)
 
     def _let_go(self, hold: _Hold, *, surely_runs: bool = False) -> Outcome:
-        """After a call of ours has returned: release at once if possible, else leave it to the watchdog."""
+        """After a call of ours has returned: release at once if possible, else leave it to a thread of its own."""
         found = attempt(self._backends, hold.entry, settled=True)
-        if found.outcome in FINAL or (surely_runs and found.outcome is Outcome.AGAIN):
+        if found.outcome in FINAL or (surely_runs and found.outcome in UNFINISHED):
             self._forget(hold)
         else:
             with self._changed:
                 hold.busy = False
                 hold.revoked = True
-                hold.reason = hold.reason or found.detail
+                hold.stopped = found.outcome is Outcome.STOPPED
+                if not hold.stopped:
+                    hold.reason = hold.reason or found.detail
                 self._due.notify_all()
         return found.outcome
 
@@ -326,7 +432,7 @@ class Pauses:
         with self._changed:
             hold.entry = entry
 
-    # -- the watchdog
+    # -- the thread that watches the holds
 
     def _revoke_all(self, reason: str) -> None:
         for hold in self._holds.values():
@@ -337,6 +443,7 @@ class Pauses:
     def _watch(self) -> None:
         ended_next_s = 0.0
         while True:
+            self.watched_s = time.monotonic()
             if time.monotonic() >= ended_next_s:
                 self._forget_ended()
                 ended_next_s = time.monotonic() + _LOOK_S
@@ -384,7 +491,7 @@ class Pauses:
         return max(0.001, min(_LOOK_S, min(asked_s, default=now_s) + self._max_pause_s - now_s))
 
     def _release(self, hold: _Hold) -> None:
-        """Until it runs, however often that takes. A lane that is inside a call for it has the last word."""
+        """Until it runs, however often that takes. A thread that is inside a call for it has the last word."""
         pause_s = _FIRST_RETRY_S
         while True:
             with self._changed:
@@ -404,7 +511,8 @@ class Pauses:
 
     def _is_over(self, hold: _Hold, found: Attempt) -> bool:
         with self._changed:
-            if hold.busy or found.outcome is Outcome.AGAIN:
+            hold.stopped = found.outcome is Outcome.STOPPED
+            if hold.busy or found.outcome in UNFINISHED:
                 return False
             if found.outcome not in FINAL:
                 hold.entry = replace(hold.entry, stage=Stage.PARKED)

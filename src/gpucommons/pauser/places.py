@@ -12,6 +12,9 @@ SERVICE_DIRECTORY: Final = Path("/run/gpucommons-pauser")
 SERVICE_SOCKET: Final = SERVICE_DIRECTORY / "pauser.sock"
 SERVICE_RECORD: Final = SERVICE_DIRECTORY / "paused"
 
+# Next to the socket: touched while the pauser goes on.
+ALIVE: Final = "alive"
+
 _ROOT_RECORD: Final = Path("/run/gpucommons/paused")
 _USERS: Final = Path("/run/user")
 _BELOW_RUNTIME: Final = Path("gpucommons/paused")

@@ -1,8 +1,9 @@
 """The language between the agent and the pauser: one JSON object a line, bounded, every field checked. No I/O.
 
 The pauser speaks first: a hello with the version and whether it can pause. The agent sends requests; each gets one
-reply with its number, in any order. A notice reports what the pauser resumed on its own. Whatever does not fit is a
-PauserProtocolError, which ends the connection.
+reply with its number, in any order. A notice reports what the pauser resumed on its own, and which of the programs that
+the agent asked to watch are stopped or go on. Whatever does not fit is a PauserProtocolError, which ends the
+connection.
 """
 
 import json
@@ -15,15 +16,14 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Failure, State
 from gpucommons.pauser.record import LONGEST_GPU, MOST_PID, Stage
 
-VERSION: Final = 2
+VERSION: Final = 3
 MOST_REQUEST_BYTES: Final = 1024
 # A reply may list every paused program.
 MOST_REPLY_BYTES: Final = 1 << 20
 MOST_TIMEOUT_MS: Final = 60_000
-# A lock that takes this much longer than its timeout is undone; the agent waits longer than that for the reply.
+# A call that takes this much longer than it may is given up; the agent waits longer than that for the reply.
 LATE_S: Final = 1.0
 _MOST_NUMBER: Final = 1 << 53
-_LONGEST_LANE: Final = 64
 _LONGEST_TEXT: Final = 1000
 NO_PROCESS: Final = ProcessKey(0, 0)
 
@@ -41,15 +41,17 @@ class Operation(StrEnum):
     RESTORE = "restore"
     RESUME_ALL = "resume_all"
     LIST = "list"
+    WATCH = "watch"
+    UNWATCH = "unwatch"
 
 
-# Those that act on one process, and so name it and the lane that they wait in.
+# Those that act on one process, and so name it.
 OF_A_PROCESS: Final = frozenset(Operation) - {Operation.RESUME_ALL, Operation.LIST}
 
 
 @dataclass(frozen=True, slots=True)
 class PauserRequest:
-    """`lane` names the queue, usually a GPU: requests of one lane run one after another, lanes run side by side.
+    """Requests run side by side; those of one process are refused while one for it is under way.
 
     `timeout_ms` is how long a lock waits for submitted work. `gpu` and `memory_bytes` go into the record.
     """
@@ -57,7 +59,6 @@ class PauserRequest:
     number: int
     operation: Operation
     process: ProcessKey = NO_PROCESS
-    lane: str = ""
     timeout_ms: int = 0
     gpu: str = ""
     memory_bytes: int = 0
@@ -97,12 +98,23 @@ class Reply:
     paused: tuple[Paused, ...] = ()
 
 
+class NoticeKind(StrEnum):
+    """`RESUMED`: the pauser resumed it. The others are of watched programs: its user stopped it, the driver's call for
+    it does not return, or neither is so any more; whatever of ours had paused it has then ended."""
+
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    HANGS = "hangs"
+    GOES_ON = "goes_on"
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The pauser resumed a program without being asked."""
+    """Something happened to a program without a request of the agent."""
 
     process: ProcessKey
     reason: str
+    kind: NoticeKind = NoticeKind.RESUMED
 
 
 Message = Hello | Reply | Notice
@@ -125,7 +137,7 @@ class MessageLines:
 def encode_request(request: PauserRequest) -> bytes:
     document: dict[str, object] = {"number": request.number, "operation": request.operation.value}
     if request.operation in OF_A_PROCESS:
-        document |= {"pid": request.process.pid, "start_ticks": request.process.start_ticks, "lane": request.lane}
+        document |= {"pid": request.process.pid, "start_ticks": request.process.start_ticks}
     if request.operation is Operation.LOCK:
         document |= {"timeout_ms": request.timeout_ms, "gpu": request.gpu}
     if request.operation is Operation.CHECKPOINT:
@@ -147,7 +159,6 @@ def decode_request(line: bytes) -> PauserRequest:
             number,
             operation,
             process=fields.process(),
-            lane=fields.text("lane", _LONGEST_LANE, empty=False),
             timeout_ms=fields.whole("timeout_ms", 1, MOST_TIMEOUT_MS) if operation is Operation.LOCK else 0,
             gpu=fields.text("gpu", LONGEST_GPU) if operation is Operation.LOCK else "",
             memory_bytes=fields.whole("memory_bytes", 0, _MOST_NUMBER) if operation is Operation.CHECKPOINT else 0,
@@ -170,7 +181,14 @@ def encode_message(message: Message) -> bytes:
         )
     if isinstance(message, Notice):
         key = message.process
-        return _line({"notice": message.reason[:_LONGEST_TEXT], "pid": key.pid, "start_ticks": key.start_ticks})
+        return _line(
+            {
+                "notice": message.kind.value,
+                "reason": message.reason[:_LONGEST_TEXT],
+                "pid": key.pid,
+                "start_ticks": key.start_ticks,
+            }
+        )
     document: dict[str, object] = {"reply": message.number, "duration_s": message.duration_s}
     if message.failure is not None:
         document |= {"code": message.failure.code, "meaning": message.failure.meaning[:_LONGEST_TEXT]}
@@ -210,7 +228,11 @@ def decode_message(line: bytes) -> Message:
             version=version,
         )
     elif "notice" in document:
-        message = Notice(reason=fields.text("notice", _LONGEST_TEXT), process=fields.process())
+        try:
+            kind = NoticeKind(fields.text("notice", 32))
+        except ValueError:
+            raise PauserProtocolError(f"unknown notice {document['notice']!r:.60}") from None
+        message = Notice(fields.process(), fields.text("reason", _LONGEST_TEXT), kind)
     else:
         message = _reply(document, fields)
     fields.nothing_else()
@@ -284,9 +306,9 @@ class _Fields:
             raise PauserProtocolError(f"{name} is not a number of seconds: {value!r:.60}")
         return float(value)
 
-    def text(self, name: str, longest: int, *, empty: bool = True) -> str:
+    def text(self, name: str, longest: int) -> str:
         value = self._left.pop(name, None)
-        if not isinstance(value, str) or len(value) > longest or not (value or empty) or not _plain(value):
+        if not isinstance(value, str) or len(value) > longest or not _plain(value):
             raise PauserProtocolError(f"{name} is not a plain text of at most {longest} characters: {value!r:.60}")
         return value
 

@@ -8,9 +8,18 @@ from gpucommons.pauser.backend import Code, Failure
 
 LIMIT: Final = 3
 LEFT_ALONE_S: Final = 60.0
-# Failures that say nothing about the program: it has ended, or the pauser is at fault.
+# Failures that say nothing about the program: it has ended or is stopped, or the pauser is at fault.
 _NOT_ITS_OWN: Final = frozenset(
-    {Code.GONE, Code.RECORD, Code.UNAVAILABLE, Code.NOT_PAUSED, Code.BUSY, Code.RESTING, Code.LEFT_ALONE}
+    {
+        Code.GONE,
+        Code.RECORD,
+        Code.UNAVAILABLE,
+        Code.NOT_PAUSED,
+        Code.BUSY,
+        Code.RESTING,
+        Code.LEFT_ALONE,
+        Code.STOPPED,
+    }
 )
 
 

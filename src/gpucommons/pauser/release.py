@@ -1,4 +1,5 @@
-"""One attempt to make a paused process run again, decided by what the driver says of it now. Never waits.
+"""One attempt to make a paused process run again, decided by what the driver says of it now. Never waits: a stopped
+process, for which the driver's calls do not return, gets none until it is continued.
 
 The record says what was begun; the driver says what came of it. A lock whose caller died may still be carried out, so a
 process that runs counts as released only once its entry has settled.
@@ -11,6 +12,7 @@ from enum import StrEnum
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, State
 from gpucommons.pauser.identity import has_ended, key_of
 from gpucommons.pauser.record import Entry, Stage
+from gpucommons.pauser.stopped import why_stopped
 
 
 class Outcome(StrEnum):
@@ -19,10 +21,14 @@ class Outcome(StrEnum):
     ENDED = "has ended"
     PARKED = "parked"
     STRANDED = "stranded"
+    STOPPED = "stopped by its user, to be resumed when it is continued"
     AGAIN = "try again"
 
 
+# The process is not paused any more.
 FINAL = frozenset({Outcome.RESUMED, Outcome.RUNS, Outcome.ENDED})
+# To be tried until it succeeds.
+UNFINISHED = frozenset({Outcome.STOPPED, Outcome.AGAIN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ def attempt(backends: Mapping[str, PauseBackend], entry: Entry, *, settled: bool
     backend = backends.get(entry.backend)
     if backend is None:
         return Attempt(Outcome.AGAIN, f"the {entry.backend} calls that paused it are not available here")
+    if backend.hangs_on_stopped and (why := why_stopped(entry.pid)):
+        return Attempt(Outcome.STOPPED, why)
     state = backend.state(entry.pid)
     if isinstance(state, Failure):
         return _unknown(state, entry)

@@ -1,7 +1,8 @@
 """The pauser process: takes requests of one agent at a time, over an inherited socket or a Unix socket of its own.
 
-The main thread reads requests and never makes a driver call once it serves; lanes make them and answer. When the
-agent's connection ends, everything is resumed; a child then exits, a service waits for the next agent.
+The main thread reads requests and never makes a driver call once it serves; threads of their own make them and answer.
+When the agent's connection ends, everything is resumed; a child then exits, a service waits for the next agent. A
+second process, the watchdog, resumes what is recorded if this one hangs or is killed.
 """
 
 import os
@@ -22,10 +23,11 @@ from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.unix_listener import peer_credentials
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure
+from gpucommons.pauser.calls import MAX_PAUSING, MAX_RESUMING, CallThreads
 from gpucommons.pauser.freeze import Freeze
-from gpucommons.pauser.lanes import Lanes
+from gpucommons.pauser.heartbeat import Heartbeat
 from gpucommons.pauser.log import Log
-from gpucommons.pauser.pauses import Pauses, Result
+from gpucommons.pauser.pauses import AnswerEarly, Pauses, Result
 from gpucommons.pauser.protocol import (
     LATE_S,
     MOST_REQUEST_BYTES,
@@ -33,6 +35,7 @@ from gpucommons.pauser.protocol import (
     Message,
     MessageLines,
     Notice,
+    NoticeKind,
     Operation,
     PauserProtocolError,
     PauserRequest,
@@ -49,14 +52,20 @@ _START_S: Final = 2.0
 # At the end: for locks, and for a checkpoint or restore under way, which cannot be cancelled.
 _RELEASE_S: Final = 3.0
 _LONG_RELEASE_S: Final = 60.0
-_PARENT_LOOK_S: Final = 0.5
+# How often the main thread does something at least: the parent is looked at, and the heart beats.
+_STEP_S: Final = 0.5
+
+
+# These make no driver call.
+_AT_ONCE: Final = frozenset({Operation.KEEP, Operation.WATCH, Operation.UNWATCH})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """`parent` is the agent's pid where the pauser is its child, else 0.
 
-    `users` are names or uids that may connect, besides root and the pauser's own user.
+    `users` are names or uids that may connect, besides root and the pauser's own user. `alive` is the file that is
+    touched while the pauser goes on; None: there is none.
     """
 
     record: Path
@@ -64,10 +73,11 @@ class ServerSettings:
     max_pause_s: float = 10.0
     parent: int = 0
     users: Sequence[str] = ()
+    alive: Path | None = None
 
 
 class _Session:
-    """One connected agent. Lanes send through it; an agent that does not read its replies is disconnected."""
+    """One connected agent. Every thread sends through it; an agent that does not read its replies is disconnected."""
 
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number = number
@@ -90,13 +100,36 @@ class _Session:
             self.connection.close()
 
 
+class _Answer:
+    """The answer to one request: the first one counts, since a call that hangs is answered before it returns."""
+
+    def __init__(self, session: _Session, number: int) -> None:
+        self._session = session
+        self._number = number
+        self._lock = threading.Lock()
+        self._sent = False
+
+    def send(self, result: Result) -> None:
+        with self._lock:
+            if self._sent:
+                return
+            self._sent = True
+        self._session.send(Reply(self._number, result.failure, result.duration_s, result.state))
+
+    def send_early(self, failed: Failure) -> None:
+        self.send(Result(failed))
+
+
 class Server:
     """Start it with `open`; then `serve` one connection, or `listen` for them."""
 
     def __init__(self, settings: ServerSettings, log: Log) -> None:
         self._settings = settings
         self._log = log
-        self._lanes = Lanes()
+        self._pausing = CallThreads("pause", MAX_PAUSING)
+        self._resuming = CallThreads("resume", MAX_RESUMING)
+        self._heart = Heartbeat(settings.record, self._lively_s, log, settings.alive)
+        self._lively_main_s = time.monotonic()
         self._freeze = Freeze()
         self._pauses: Pauses | None = None
         self._resumed = 0
@@ -139,22 +172,33 @@ class Server:
             return
         if not record.claim(_CLAIM_S):
             # It may hang in a driver call. What it has paused can be resumed all the same; the record is left to it.
+            self._goes_on()
             leftovers.resume(record, backends, owned=False, within_s=_START_S)
             self._unavailable = f"another pauser still uses {record.path}; what it had paused was resumed"
             record.close()
             return
+        self._goes_on()
         pauses = Pauses(record, backends, self._settings.backend, self._settings.max_pause_s, self._notify)
         self._resumed = pauses.start()
         if self._resumed:
-            done = pauses.wait_released(_START_S)
+            done = pauses.wait_released(_START_S, waits=self._goes_on)
             self._log.line(
                 f"{self._resumed} paused programs were left in {record.path}: {'resumed' if done else 'still resuming'}"
             )
         self._pauses, self._unavailable = pauses, ""
+        self._heart.guard()
+
+    def _lively_s(self) -> float:
+        """Since when every thread that programs depend on has gone on."""
+        return self._lively_main_s if self._pauses is None else min(self._lively_main_s, self._pauses.lively_s)
+
+    def _goes_on(self) -> None:
+        self._lively_main_s = time.monotonic()
 
     def serve(self, connection: socket.socket) -> None:
         """One agent, until its connection ends or the pauser is asked to stop. Then everything is resumed."""
         self.open()
+        self._heart.start()
         self._sessions += 1
         session = self._session = _Session(self._sessions, connection)
         session.send(
@@ -164,7 +208,7 @@ class Server:
             self._pauses.open_session(session.number)
             ended = self._read(session)
             self._pauses.close_session(ended)
-            if not self._pauses.wait_released(_RELEASE_S, long_within_s=_LONG_RELEASE_S):
+            if not self._pauses.wait_released(_RELEASE_S, long_within_s=_LONG_RELEASE_S, waits=self._goes_on):
                 self._log.line(f"{ended}; some programs could not be resumed yet; run: gpucommons resume --all")
         self._session = None
         session.close()
@@ -173,6 +217,7 @@ class Server:
         """Serve agents one after another at this socket until asked to stop. OSError where it cannot be served."""
         self.open()
         listener = self._listener = _listen(path)
+        self._heart.start()
         try:
             while not self._stopped:
                 if self._readable(listener):
@@ -201,7 +246,8 @@ class Server:
             if (waiting := self._listener) is not None:
                 selector.register(waiting, selectors.EVENT_READ)
             while not self._stopped:
-                ready = {key.fileobj for key, _ in selector.select(_PARENT_LOOK_S)}
+                self._goes_on()
+                ready = {key.fileobj for key, _ in selector.select(_STEP_S)}
                 if self._settings.parent and os.getppid() != self._settings.parent:
                     return "the agent has ended"
                 if session.connection in ready:
@@ -226,21 +272,22 @@ class Server:
         if request.operation is Operation.LIST:
             session.send(Reply(request.number, paused=pauses.paused()))
             return
-        if request.operation is Operation.KEEP:
-            session.send(Reply(request.number, pauses.keep(request.process).failure))
+        if request.operation in _AT_ONCE:
+            session.send(Reply(request.number, _perform_at_once(pauses, request).failure))
             return
         if request.operation is Operation.RESUME_ALL:
             threading.Thread(target=self._resume_all, args=(session, request), daemon=True).start()
             return
 
         until_s = time.monotonic() + request.timeout_ms / 1000 + LATE_S
+        answer = _Answer(session, request.number)
 
         def call() -> None:
-            result = _perform(pauses, session.number, request, until_s)
-            session.send(Reply(request.number, result.failure, result.duration_s, result.state))
+            answer.send(_perform(pauses, session.number, request, until_s, answer.send_early))
 
-        if not self._lanes.submit(request.lane, resumes=request.operation is Operation.UNLOCK, call=call):
-            session.send(Reply(request.number, failure(Code.BUSY, f"lane {request.lane} is full")))
+        threads = self._resuming if request.operation is Operation.UNLOCK else self._pausing
+        if not threads.submit(call):
+            session.send(Reply(request.number, failure(Code.BUSY, "too many calls have not returned")))
 
     def _resume_all(self, session: _Session, request: PauserRequest) -> None:
         assert self._pauses is not None
@@ -249,7 +296,8 @@ class Server:
         session.send(Reply(request.number, None if done else failure(Code.BUSY, "some calls have not returned")))
 
     def _notify(self, notice: Notice) -> None:
-        self._log.line(f"resumed pid {notice.process.pid}: {notice.reason}")
+        if notice.kind is NoticeKind.RESUMED:
+            self._log.line(f"resumed pid {notice.process.pid}: {notice.reason}")
         session = self._session
         if session is not None:
             session.send(notice)
@@ -260,7 +308,8 @@ class Server:
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
-            return any(key.fileobj is listener for key, _ in selector.select())
+            self._goes_on()
+            return any(key.fileobj is listener for key, _ in selector.select(_STEP_S))
 
     def _refusal(self, connection: socket.socket) -> str:
         pid, uid, _ = peer_credentials(connection)
@@ -276,18 +325,28 @@ class Server:
         session.close()
 
 
-def _perform(pauses: Pauses, session: int, request: PauserRequest, until_s: float) -> Result:
+def _perform_at_once(pauses: Pauses, request: PauserRequest) -> Result:
+    match request.operation:
+        case Operation.KEEP:
+            return pauses.keep(request.process)
+        case Operation.WATCH:
+            return pauses.watch(request.process)
+        case _:
+            return pauses.unwatch(request.process)
+
+
+def _perform(pauses: Pauses, session: int, request: PauserRequest, until_s: float, answer_early: AnswerEarly) -> Result:
     match request.operation:
         case Operation.LOCK:
-            return pauses.lock(session, request.process, request.timeout_ms, request.gpu, until_s)
+            return pauses.lock(session, request.process, request.timeout_ms, request.gpu, until_s, answer_early)
         case Operation.UNLOCK:
-            return pauses.unlock(request.process)
+            return pauses.unlock(request.process, answer_early)
         case Operation.CHECKPOINT:
             return pauses.checkpoint(request.process, request.memory_bytes)
         case Operation.RESTORE:
             return pauses.restore(request.process)
         case _:
-            return pauses.state(request.process)
+            return pauses.state(request.process, answer_early)
 
 
 def _uid_of(user: str) -> int | None:

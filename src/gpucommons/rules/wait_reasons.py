@@ -21,6 +21,7 @@ _SHARING: Final[Mapping[str, str]] = {
     "turns_gain": "in turns: together the clients would be slower, as measured",
     "owner_turns": "owners in turns: together, an owner would get less than its share",
     "linked": "in one queue with another GPU: a program uses both",
+    "call_hangs": "together: the driver does not return from a call for one of the programs",
     "measuring": "one at a time for a moment: a client is measured",
     "demand_unknown": "together: the clients fit in memory, and the GPU's utilisation is not known",
 }

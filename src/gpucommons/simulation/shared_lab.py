@@ -80,6 +80,9 @@ class SimulatedParkHost:
     def resident_bytes(self, pids: Iterable[int]) -> int:
         return sum(self._load.resident_bytes(job, self._elapsed_s()) for job in self._jobs(pids))
 
+    def why_stopped(self, pids: Iterable[int]) -> str:
+        return ""
+
     def has_ended(self, process: ProcessKey) -> bool:
         return self._load.job(process) is None
 

@@ -80,7 +80,8 @@ class SimulatedPauser:
         process, operation = request.process, request.operation
         if operation is Operation.RESUME_ALL:
             self._resume_all()
-        if operation in (Operation.RESUME_ALL, Operation.LIST):
+        # No user stops a simulated program: there is nothing to watch.
+        if operation in (Operation.RESUME_ALL, Operation.LIST, Operation.WATCH, Operation.UNWATCH):
             return None
         if self._load.job(process) is None:
             self._states.pop(process, None)

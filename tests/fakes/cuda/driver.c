@@ -5,11 +5,15 @@
  *   hang CALL [PID]          the call does not return while the line is there, and then does its work
  *   slow CALL USEC [PID]     the call takes that much longer
  *
+ * As with the real driver (580), the program itself carries out what is asked of it: calls for a stopped program, also
+ * one of which a debugger holds a single thread, do not return, whatever their timeout, and succeed when it is continued.
+ *
  * CALL is init, state, lock, checkpoint, restore, unlock or *. As the real driver refuses the programs of others to
  * all but root, so does this one. Compiled with -DOLD_DRIVER it lacks the calls, as drivers before r570 do. */
 #define _GNU_SOURCE
 #include "program.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -103,6 +107,27 @@ static int open_program(const char *call, int pid, struct program **found)
     return SUCCESS;
 }
 
+/* Whether a signal or a debugger holds one of its threads. */
+static int is_stopped(int pid)
+{
+    char path[600], line[512];
+    int found = 0;
+    struct dirent *entry;
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *d = opendir(path);
+    while (d && !found && (entry = readdir(d))) {
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/stat", pid, entry->d_name);
+        FILE *f = fopen(path, "r");
+        const char *end = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+        found = end && end[1] && (end[2] == 'T' || end[2] == 't');
+        if (f)
+            fclose(f);
+    }
+    if (d)
+        closedir(d);
+    return found;
+}
+
 static int gone(int pid) { return kill(pid, 0) && errno == ESRCH; }
 
 static int wait_for(struct program *p, int pid)
@@ -133,6 +158,8 @@ static int ask(const char *call, int pid, uint32_t what, unsigned timeout_ms)
         return code;
     if (pthread_mutex_lock(&p->calling) == EOWNERDEAD)
         pthread_mutex_consistent(&p->calling);
+    while (is_stopped(pid))
+        usleep(2000);
     /* What a caller that died had asked for is carried out first. */
     code = wait_for(p, pid);
     if (!code) {

@@ -200,9 +200,18 @@ static void run_cell(void)
     }
 }
 
+/* The driver's thread in a real program: nothing but a thread of its own. */
+static void *idle(void *nothing)
+{
+    for (;;)
+        pause();
+    return nothing;
+}
+
 int main(int argc, char **argv)
 {
     char name[32];
+    pthread_t thread;
     if (argc < 2)
         return 2;
     directory = argv[1];
@@ -225,6 +234,8 @@ int main(int argc, char **argv)
         gpus_begin(gpus, job, getpid(), 1);
         parent = getppid();
     }
+    if (pthread_create(&thread, NULL, idle, NULL))
+        return 5;
     self->ready = 1;
     for (int i = 0;; i++) {
         carry_out();

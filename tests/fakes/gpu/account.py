@@ -2,7 +2,8 @@
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,6 +108,15 @@ class GpuAccount:
             self._library.gpus_add_phase(self._gpus, job, ctypes.byref(given))
         self._jobs = job + 1
         return job
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """No program is inside the account meanwhile, so that one may be stopped: it holds up no other."""
+        self._library.gpus_enter(self._gpus)
+        try:
+            yield
+        finally:
+            self._library.gpus_leave(self._gpus)
 
     def works(self) -> Works:
         accounts = (_Account * _JOBS)()

@@ -86,7 +86,7 @@ static void rates(const struct gpus *gpus, double progress[JOBS], double device[
     for (int g = 0; g < GPUS; g++) {
         int found[JOBS], count = 0, swapped = 0;
         for (int j = 0; j < gpus->job_count; j++)
-            if (gpus->jobs[j].gpu == g && gpus->jobs[j].may_run && computes(&gpus->jobs[j]))
+            if (gpus->jobs[j].gpu == g && gpus->jobs[j].may_run && !gpus->jobs[j].stopped && computes(&gpus->jobs[j]))
                 found[count++] = j;
         running[g] = count;
         if (!count)
@@ -171,18 +171,48 @@ static void step(struct gpus *gpus, double until_s)
         keep_mark(gpus);
 }
 
-/* A program that was killed does not say so. */
-static int has_ended(int pid)
+/* The letter of /proc/PID/stat: a program that was killed or stopped does not say so. Z where it is gone. */
+static char state_of(int pid)
 {
     char path[64], line[512];
     if (kill(pid, 0) && errno == ESRCH)
-        return 1;
+        return 'Z';
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     FILE *f = fopen(path, "r");
-    int zombie = f && fgets(line, sizeof line, f) && strstr(line, ") Z ");
+    const char *end = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    char letter = end && end[1] ? end[2] : 'R';
     if (f)
         fclose(f);
-    return zombie;
+    return letter;
+}
+
+static int file_has(const char *path, const char *word)
+{
+    char text[4096];
+    FILE *f = fopen(path, "r");
+    size_t size = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[size] = 0;
+    return strstr(text, word) != NULL;
+}
+
+/* In a frozen cgroup v2, which no letter shows: that of a test, below the root of either place where it is mounted. */
+static int is_frozen(int pid)
+{
+    char path[600], line[512], group[256];
+    int found = 0;
+    snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+    FILE *f = fopen(path, "r");
+    while (f && !found && fgets(line, sizeof line, f))
+        if (sscanf(line, "0::/gpucommons-test-%200s", group) == 1)
+            for (int i = 0; i < 2; i++) {
+                snprintf(path, sizeof path, "/sys/fs/cgroup/%sgpucommons-test-%s/cgroup.events", i ? "unified/" : "", group);
+                found = found || file_has(path, "frozen 1");
+            }
+    if (f)
+        fclose(f);
+    return found;
 }
 
 void gpus_enter(struct gpus *gpus)
@@ -196,8 +226,12 @@ void gpus_enter(struct gpus *gpus)
         return;
     gpus->checked_s = now_s;
     for (int j = 0; j < gpus->job_count; j++)
-        if (gpus_is_alive(&gpus->jobs[j]) && has_ended(gpus->jobs[j].pid))
-            gpus->jobs[j].ended = 1;
+        if (gpus_is_alive(&gpus->jobs[j])) {
+            char state = state_of(gpus->jobs[j].pid);
+            gpus->jobs[j].ended = state == 'Z';
+            /* D: these programs never wait for a disk; the freezer of cgroup v1 shows as that. */
+            gpus->jobs[j].stopped = state == 'T' || state == 't' || state == 'D' || is_frozen(gpus->jobs[j].pid);
+        }
 }
 
 void gpus_leave(struct gpus *gpus) { pthread_mutex_unlock(&gpus->mutex); }

@@ -33,6 +33,8 @@ struct job {
     int32_t gpu;
     int32_t may_run;   /* not paused; an nvshare client: holds the lock */
     int32_t ended;
+    int32_t stopped;   /* by a signal, a debugger or the freezer: it submits nothing */
+    int32_t pad;
     int32_t phase_count, phase;
     double left_s;     /* of the phase */
     uint64_t memory_bytes;
@@ -52,7 +54,7 @@ struct gpus {
     double now_s;      /* monotonic; the account is carried forward to here */
     int64_t mark;      /* now_s / MARK_S, rounded down */
     int32_t job_count, pair_count;
-    double checked_s;  /* when was looked for programs that have ended */
+    double checked_s;  /* when was looked for programs that have ended or are stopped */
     struct gpu { double counters[COUNTERS], marks[MARKS][COUNTERS]; } gpu[GPUS];
     struct job jobs[JOBS];
     struct pair pairs[PAIRS];

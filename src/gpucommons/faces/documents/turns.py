@@ -63,6 +63,10 @@ CLIENT = Record[ClientSharing](
     gpu_index=(INTEGER_OR_NULL, lambda client: client.gpu_index),
     protocol_version=(INTEGER, lambda client: client.protocol_version),
     standing=(TEXT, lambda client: client.standing),
+    held_up=(
+        described(TEXT, "why a program takes no turns for a while: stopped by its user, or a call hangs; else empty"),
+        lambda client: client.held_up,
+    ),
     revoked=(FLAG, lambda client: client.revoked),
     pending_drop=(FLAG, lambda client: client.pending_drop),
     turns_total=(INTEGER, lambda client: client.turns),

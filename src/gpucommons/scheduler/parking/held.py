@@ -9,6 +9,7 @@ from typing import Final
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.idleness import Idleness, after_cpu, after_gpu
 from gpucommons.parking.values import ParkProgram, ParkRefusal, ParkStage, WhyNot
+from gpucommons.pauser.stopped import STOPPED
 from gpucommons.scheduler.parking.moves import MOST_PROCESSES
 from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
 from gpucommons.scheduler.programs.activity import ProgramActivity
@@ -190,5 +191,7 @@ class HeldPrograms:
             return ParkRefusal(WhyNot.NOT_LOCKED, f"it has more than {MOST_PROCESSES} processes on the GPU")
         if any(use.memory_bytes is None for process in program.processes for use in process.uses):
             return ParkRefusal(WhyNot.MEMORY_UNKNOWN, "NVML does not say how much GPU memory it holds")
+        if why := self._host.why_stopped(held.pids):
+            return ParkRefusal(WhyNot.STOPPED, f"{STOPPED}: {why}")
         found = (self._cannot.get(process, (None, 0.0)) for process in program.process_keys)
         return next((refusal for refusal, until_s in found if refusal is not None and until_s > now_s), None)

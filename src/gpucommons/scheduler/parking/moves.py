@@ -1,7 +1,7 @@
 """Moves the GPU memory of a program to host memory and back, with the pauser. It decides nothing.
 
-A program may have several processes: all of them are locked before any is moved. They are then moved at once, each in a
-lane of its own, because a locked process is resumed after the longest pause.
+A program may have several processes: all of them are locked before any is moved. They are then moved at once, because a
+locked process is resumed after the longest pause.
 """
 
 import asyncio
@@ -50,10 +50,9 @@ class Moves:
         self._pauser = pauser
 
     async def park(self, places: Places) -> Moved:
-        lanes = {process: f"park{number}" for number, process in enumerate(places)}
         locks = await asyncio.gather(
             *(
-                self._pauser.lock(process, lane=lanes[process], timeout_ms=_LOCK_TIMEOUT_MS, gpu=place.device)
+                self._pauser.lock(process, timeout_ms=_LOCK_TIMEOUT_MS, gpu=place.device)
                 for process, place in places.items()
             )
         )
@@ -63,13 +62,13 @@ class Moves:
         if failures:
             moved.failure, moved.locked = failures[0], False
             moved.unsure = failures[0].code in (Code.UNAVAILABLE, Code.DEADLINE)
-            await asyncio.gather(*(self._pauser.unlock(process, lane=lanes[process]) for process in locked))
+            await asyncio.gather(*(self._pauser.unlock(process) for process in locked))
             return moved
         replies = await asyncio.gather(
-            *(self._pauser.checkpoint(p, lane=lanes[p], memory_bytes=places[p].bytes) for p in places)
+            *(self._pauser.checkpoint(process, memory_bytes=place.bytes) for process, place in places.items())
         )
         for process, reply in zip(places, replies, strict=True):
-            await self._settle(process, lanes[process], reply, moved, wakes=False)
+            await self._settle(process, reply, moved, wakes=False)
         return moved
 
     async def wake(self, places: Places) -> Moved:
@@ -77,16 +76,15 @@ class Moves:
         moved = Moved()
         left = dict(places)
         while left and moved.failure is None:
-            process, place = left.popitem()
-            lane = f"wake {place.device}"
-            await self._settle(process, lane, await self._pauser.restore(process, lane=lane), moved, wakes=True)
+            process, _ = left.popitem()
+            await self._settle(process, await self._pauser.restore(process), moved, wakes=True)
         moved.parked |= left.keys()
         if not moved.unsure:
             back = [process for process in places if process not in moved.parked]
-            await asyncio.gather(*(self._pauser.unlock(p, lane=f"wake {places[p].device}") for p in back))
+            await asyncio.gather(*(self._pauser.unlock(process) for process in back))
         return moved
 
-    async def _settle(self, process: ProcessKey, lane: str, reply: Reply, moved: Moved, *, wakes: bool) -> None:
+    async def _settle(self, process: ProcessKey, reply: Reply, moved: Moved, *, wakes: bool) -> None:
         """Takes in the outcome for one process. After a failure the driver says where its memory is."""
         if reply.failure is None:
             if not wakes:
@@ -98,10 +96,14 @@ class Moves:
         if reply.failure.code in _UNSURE:
             moved.unsure = True
             return
-        state = (await self._pauser.state(process, lane=lane)).state
+        if reply.failure.code == Code.STOPPED and wakes:
+            # No call was made: it is where it was.
+            moved.parked.add(process)
+            return
+        state = (await self._pauser.state(process)).state
         if state is State.CHECKPOINTED:
             moved.parked.add(process)
         elif state is State.FAILED:
             moved.stranded = True
         elif not wakes:
-            await self._pauser.unlock(process, lane=lane)
+            await self._pauser.unlock(process)

@@ -68,14 +68,16 @@ class ParkOrders:
         """As `park`."""
         found = [spot for spot in self._lot if target in spot.names]
         allowed = _of_user(target, uid, [(spot.uid, spot) for spot in found])
-        refused = []
+        refused, reached = [], []
         for spot in allowed:
             if spot.stage is ParkStage.STRANDED:
                 refused.append(f"{spot.name}: the driver could not restore it; end the process")
+            elif stopped := spot.why_stopped():
+                refused.append(f"{spot.name}: {stopped}; continue it first")
             else:
                 spot.retry_s = 0.0
                 spot.go_on(monotonic())
-        reached = [spot for spot in allowed if spot.stage is not ParkStage.STRANDED]
+                reached.append(spot)
         self._on_order()
         return ParkOrder(tuple(s.key for s in reached), tuple(s.name for s in reached), tuple(refused))
 

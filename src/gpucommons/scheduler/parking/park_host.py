@@ -7,10 +7,11 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking import host
 from gpucommons.parking.values import HostMemory
 from gpucommons.pauser import identity
+from gpucommons.pauser.stopped import why_stopped
 
 
 class ParkHost(Protocol):
-    """Each as the function of that name in parking/host.py and pauser/identity.py."""
+    """Each as the function of that name in parking/host.py, pauser/identity.py and pauser/stopped.py."""
 
     def host_memory(self) -> HostMemory | None: ...
     def container_room_bytes(self, pids: Iterable[int]) -> int | None: ...
@@ -18,6 +19,7 @@ class ParkHost(Protocol):
     def waits_in(self, pids: Iterable[int]) -> tuple[int, ...] | None: ...
     def resident_bytes(self, pids: Iterable[int]) -> int: ...
     def has_ended(self, process: ProcessKey) -> bool: ...
+    def why_stopped(self, pids: Iterable[int]) -> str: ...
 
 
 class ThisHost:
@@ -40,6 +42,9 @@ class ThisHost:
 
     def has_ended(self, process: ProcessKey) -> bool:
         return identity.has_ended(process)
+
+    def why_stopped(self, pids: Iterable[int]) -> str:
+        return next((why for pid in pids if (why := why_stopped(pid, every_thread=False))), "")
 
 
 THIS_HOST = ThisHost()

@@ -12,6 +12,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.idleness import ParkedCpu
 from gpucommons.parking.values import ParkProgram, ParkStage
 from gpucommons.pauser.protocol import Paused
+from gpucommons.pauser.stopped import STOPPED
 from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.parking.moves import Places, ProcessMemory
 from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
@@ -82,6 +83,9 @@ class Spot:
 
     def planned(self, now_s: float) -> ParkProgram:
         wakes_since_s = self.wakes_since_s if now_s >= self.retry_s and not self.unsure else None
+        if wakes_since_s is not None and self.stage is ParkStage.PARKED and (stopped := self.why_stopped()):
+            # The driver could not restore it before it is continued.
+            wakes_since_s, self.waits = None, stopped
         return ParkProgram(
             self.key,
             self.stage,
@@ -91,6 +95,11 @@ class Spot:
             for_turn=self.cause == TURN,
             made_for=self.made_for,
         )
+
+    def why_stopped(self) -> str:
+        """Why it cannot be brought back now: its user has stopped it."""
+        why = self.host.why_stopped(self.pids)
+        return f"{STOPPED}: {why}" if why else ""
 
     def begin(self, stage: ParkStage, now_s: float) -> None:
         self.stage, self.settled_s, self.waits, self.expected_s = stage, now_s, "", None

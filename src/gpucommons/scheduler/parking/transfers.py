@@ -154,6 +154,9 @@ class Transfers:
 
 def _refusal(moved: Moved, failed: Failure) -> tuple[ParkRefusal, float]:
     """Why the driver did not park it, and for how long that stands."""
+    if failed.code == Code.STOPPED:
+        # While it is stopped, that is seen before it is tried again.
+        return ParkRefusal(WhyNot.STOPPED, failed.meaning), 0.0
     if not moved.locked:
         return ParkRefusal(WhyNot.NOT_LOCKED, f"it could not be paused: {failed.meaning} ({failed.code})"), _AGAIN_S
     if failed.code == Code.NOT_SUPPORTED:

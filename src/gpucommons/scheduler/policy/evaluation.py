@@ -70,7 +70,7 @@ class Evaluation:
         if gpu.limited_running:
             self._check_quotas(gpu, now, actions)
         deadline = NEVER
-        if self.phasing.applies(gpu, now):
+        if not gpu.hung and self.phasing.applies(gpu, now):
             deadline = self.phasing.run(gpu, now, actions)
         else:
             self.phasing.leave(gpu, now)

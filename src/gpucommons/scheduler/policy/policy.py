@@ -201,6 +201,14 @@ class Policy:
         self._begin_unasked(client, now)
         return self._evaluation.advance((client.gpu,), now)
 
+    def rejoin(self, client: Client, now: float) -> list[Action]:
+        """A program that its user had stopped goes on, and competes again. It does what it did: what was measured of it
+        stands."""
+        if client.standing is not IDLE or not self.on:
+            return []
+        self._begin_unasked(client, now)
+        return self._evaluation.advance((client.gpu,), now)
+
     def _begin_unasked(self, client: Client, now: float) -> None:
         gpu = client.gpu
         gpu.clock.advance(now)
@@ -246,6 +254,16 @@ class Policy:
             del gpu.draining[client.id]
             client.keep_until_s = again_s
         return self._evaluation.advance((gpu,), now)
+
+    def hang(self, client: Client, now: float) -> list[Action]:
+        """The driver's call for a program does not return: no other waits for it. They run together meanwhile."""
+        client.gpu.hung[client.id] = client
+        return self._evaluation.advance((client.gpu,), now)
+
+    def returned(self, client: Client, now: float) -> list[Action]:
+        """The call has returned."""
+        client.gpu.hung.pop(client.id, None)
+        return self._evaluation.advance((client.gpu,), now)
 
     def hand_over(self, old: Client, new: Client, now: float) -> None:
         """A release where `new` is the GPU's `next_client` and was sent LOCK_OK: the same as `release`, but faster."""

@@ -266,6 +266,7 @@ class GpuQueue:
         "front",
         "handovers",
         "held_bytes",
+        "hung",
         "index",
         "key",
         "lead_s",
@@ -338,6 +339,8 @@ class GpuQueue:
         self.lead_s = 0.0
         self.departed_s: dict[str, float] = {}
         self.requests = 0
+        # Programs for which a call of the driver does not return.
+        self.hung: dict[int, Client] = {}
 
         # Sums over `running`: the need, and the part of it that clients of nvshare report as managed memory, with its
         # peak; `held_bytes` is the memory that revoked clients hold.

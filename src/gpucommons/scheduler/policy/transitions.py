@@ -182,6 +182,7 @@ class Transitions:
 
     def leave(self, gpu: GpuQueue, client: Client) -> None:
         del gpu.clients[client.id]
+        gpu.hung.pop(client.id, None)
         gpu.programs -= client.is_program
         self._count_resident(gpu, client, 0)
         gpu.coruns.forget(client.id)
@@ -200,6 +201,8 @@ class Transitions:
     def move(self, client: Client, target: GpuQueue, now: float) -> None:
         """Moves a client to another GPU as it is: standing, turn, wait and debt. Both queues must be ordered again."""
         source, id = client.gpu, client.id
+        if id in source.hung:
+            target.hung[id] = client
         served_s = attained.service_s(client.line, now)
         self.leave(source, client)
         self.enter(target, client)

@@ -19,7 +19,7 @@ from typing import Final
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import LOCK_TIMEOUT_MS, LONGER, MOST_LONGER, Pauser
-from gpucommons.pauser.protocol import Notice
+from gpucommons.pauser.protocol import Notice, NoticeKind
 from gpucommons.scheduler.programs.exemptions import Circumstances, Exempt, Exemption, Refusal, ShareScope
 from gpucommons.scheduler.programs.jobs import GpuUser, ProgramReading, group
 from gpucommons.scheduler.programs.matching import ProgramRule
@@ -61,7 +61,7 @@ class Enforcement:
         self._processes: Sequence[GpuUser] = ()
         self._nvshare_pids: AbstractSet[int] = frozenset()
         self._verdicts = TrespassVerdicts()
-        self._paused: dict[ProcessKey, str] = {}
+        self._paused: set[ProcessKey] = set()
         self._failed: dict[ProcessKey, str] = {}
         # Processes that an administrator resumed, each with the lease during which that was.
         self._pardoned: set[tuple[ProcessKey, str]] = set()
@@ -93,9 +93,10 @@ class Enforcement:
         self._processes, self._nvshare_pids = processes, nvshare_pids
         self._judge()
 
-    def resumed(self, notice: Notice) -> None:
-        """The pauser resumed it on its own."""
-        if self._paused.pop(notice.process, None) is not None:
+    def hear(self, notice: Notice) -> None:
+        """The pauser may have resumed a process on its own."""
+        if notice.kind is NoticeKind.RESUMED and notice.process in self._paused:
+            self._paused.discard(notice.process)
             log.warning("leases: pid %d, which has no lease, was resumed: %s", notice.process.pid, notice.reason)
             self._publish()
 
@@ -109,7 +110,7 @@ class Enforcement:
 
     def without_paused(self, reading: ProgramReading) -> ProgramReading:
         """The reading without the processes that are paused here, or about to be: they take no turns."""
-        held = self._verdicts.pause.keys() | self._paused.keys()
+        held = self._verdicts.pause.keys() | self._paused
         if not held:
             return reading
         return replace(reading, processes=tuple(one for one in reading.processes if one.key not in held))
@@ -183,7 +184,7 @@ class Enforcement:
                 break
             if process in self._paused:
                 keeps += 1
-                await self._keep(process, device, look=keeps % 2 == 0)
+                await self._keep(process, look=keeps % 2 == 0)
             else:
                 done = await self._pause(process, device, LOCK_TIMEOUT_MS * LONGER**attempts)
                 attempts = 0 if done else min(attempts + 1, MOST_LONGER)
@@ -196,21 +197,21 @@ class Enforcement:
         self._publish()
 
     async def _pause(self, process: ProcessKey, device: str, timeout_ms: int) -> bool:
-        reply = await self._pauser.lock(process, lane=device, timeout_ms=timeout_ms, gpu=device)
+        reply = await self._pauser.lock(process, timeout_ms=timeout_ms, gpu=device)
         if reply.failure is not None:
             self._failed[process] = f"it could not be paused: {reply.failure.meaning}"
             return False
         self._failed.pop(process, None)
-        self._paused[process] = device
+        self._paused.add(process)
         log.info("leases: pid %d is paused: it uses a GPU that is leased to another user", process.pid)
         return True
 
-    async def _keep(self, process: ProcessKey, device: str, look: bool) -> None:
-        reply = await self._pauser.keep(process, lane=device)
+    async def _keep(self, process: ProcessKey, look: bool) -> None:
+        reply = await self._pauser.keep(process)
         if reply.failure is not None:
             # It has ended, or the pauser has resumed it: the next step tries to pause it again.
-            self._paused.pop(process, None)
-        elif look and (await self._pauser.state(process, lane=device)).state is State.RUNNING:
+            self._paused.discard(process)
+        elif look and (await self._pauser.state(process)).state is State.RUNNING:
             # By `gpucommons resume`: an administrator decided.
             log.info("leases: pid %d was resumed by hand and runs until the lease ends", process.pid)
             self._pardoned |= {(process, lease) for lease in self._report.leases.get(process, ())}

@@ -43,7 +43,7 @@ class EnforcementThread:
     async def _open(self) -> None:
         self._pauser = Pauser(
             self._settings,
-            on_resumed=lambda notice: enforcement.resumed(notice),
+            on_notice=lambda notice: enforcement.hear(notice),
             on_change=lambda: enforcement.pauser_changed(),
         )
         enforcement = self._enforcement = Enforcement(self._pauser, self._terms)

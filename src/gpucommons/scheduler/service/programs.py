@@ -16,7 +16,7 @@ from typing import Final
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
-from gpucommons.pauser.protocol import Notice
+from gpucommons.pauser.protocol import Notice, NoticeKind
 from gpucommons.scheduler.corun.coruns import Way
 from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.parking.parking import Parking
@@ -33,7 +33,7 @@ from gpucommons.scheduler.programs.linked import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, names, pod_of, quota_of
 from gpucommons.scheduler.programs.pid_targets import PidTargets
 from gpucommons.scheduler.service.enforcement import Enforcement
-from gpucommons.scheduler.service.program_peer import ProgramPeer
+from gpucommons.scheduler.service.program_peer import HeldUp, ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class _Member:
     program: Program
     client: Client
     peer: ProgramPeer
+    # Whether it takes part in turns, unless it is held up.
+    joined: bool = False
 
     @property
     def takes_turns(self) -> bool:
@@ -77,7 +79,7 @@ class Programs:
         self._devices = devices
         self._limits = limits
         self._new_id = new_id
-        self._pauser = Pauser(pauser, on_resumed=self._resumed, on_change=self._pauser_changed)
+        self._pauser = Pauser(pauser, on_notice=self._hear, on_change=self._pauser_changed)
         self._roster = ProgramRoster()
         self._pid_targets = PidTargets()
         # Set by the server: programs that are parked take no part.
@@ -89,6 +91,8 @@ class Programs:
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
         self._stopping = False
+        # A pauser was lost while programs were paused, and it is not known whether they run again.
+        self._is_unsure = False
 
     async def start(self) -> None:
         await self._pauser.start()
@@ -116,6 +120,11 @@ class Programs:
     def program_of(self, client: Client) -> Program | None:
         member = self._by_client.get(client.id)
         return None if member is None else member.program
+
+    def held_up(self, client: Client) -> HeldUp | None:
+        """Why a program takes no turns for a while."""
+        member = self._by_client.get(client.id)
+        return None if member is None else member.peer.held_up
 
     # Readings
 
@@ -206,7 +215,8 @@ class Programs:
         known = None if None in memory else sum(amount or 0 for amount in memory)
         self._turns.perform(self._policy.measure_memory(client, known, None, now))
         self._apply_limits(member, now)
-        if joined and client.standing is ClientStanding.IDLE:
+        member.joined = joined
+        if joined and client.standing is ClientStanding.IDLE and member.peer.held_up is None:
             self._turns.perform(self._policy.join(client, now))
         elif not joined:
             self._rest(member, now)
@@ -237,7 +247,7 @@ class Programs:
     def _remove(self, key: str, now: float) -> None:
         member = self._members.pop(key)
         del self._by_client[member.client.id]
-        member.peer.run_freely()
+        member.peer.leave()
         self._limits.leave(member.client)
         actions = self._policy.disconnect(member.client, now)
         self._devices.forget_unused(member.client.gpu)
@@ -267,22 +277,46 @@ class Programs:
         if standing is not None and not standing.joined:
             self._rest(self._members[key], monotonic())
 
-    def _resumed(self, notice: Notice) -> None:
+    def _hear(self, notice: Notice) -> None:
         if self.enforcement is not None:
-            self.enforcement.resumed(notice)
+            self.enforcement.hear(notice)
         for member in self._members.values():
             if notice.process in member.peer.processes:
-                log.warning("%s was resumed: %s", member.program.display_name, notice.reason)
-                member.peer.resumed(notice.process)
+                if notice.kind is NoticeKind.RESUMED:
+                    log.warning("%s was resumed: %s", member.program.display_name, notice.reason)
+                elif notice.kind is NoticeKind.HANGS:
+                    log.warning("%s takes no turns: %s", member.program.display_name, notice.reason)
+                member.peer.hear(notice)
+                if notice.kind is NoticeKind.GOES_ON:
+                    self._go_on(member)
+
+    def _go_on(self, member: _Member) -> None:
+        """Its user has continued it, or the driver's call has returned. It does not wait for the next reading."""
+        if member.joined and member.peer.held_up is None:
+            now = monotonic()
+            self._turns.apply(self._policy.rejoin(member.client, now), now)
 
     def _pauser_changed(self) -> None:
         if self.enforcement is not None:
             self.enforcement.pauser_changed()
         if self._pauser.available:
+            if self._is_unsure:
+                self._is_unsure = False
+                log.info("the programs that the lost pauser had paused run again")
             return
         # Called for each attempt to start one.
         if self._members:
-            log.warning("programs run freely: %s", self._pauser.reason)
+            paused = self._pauser.paused
+            self._is_unsure = paused > 0
+            if paused:
+                log.warning(
+                    "programs take no turns: %s. %d of them were paused; the pauser's watchdog or the next pauser "
+                    "resumes them",
+                    self._pauser.reason,
+                    paused,
+                )
+            else:
+                log.warning("programs run freely: %s", self._pauser.reason)
         now = monotonic()
         for key, member in list(self._members.items()):
             member.peer.forget()

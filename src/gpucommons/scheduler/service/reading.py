@@ -148,6 +148,8 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
         return "free", "scheduler_off"
     if len(gpu.running) + len(gpu.waiting) <= 1:
         return "alone", "no_contention"
+    if gpu.hung:
+        return "together", "call_hangs"
     if gpu.phase is not None:
         return _way_of_phase(gpu.phase)
     if gpu.overloaded:

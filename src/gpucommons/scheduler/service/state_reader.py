@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Final, TypedDict
 
 from gpucommons.base.histogram import HistogramReading
+from gpucommons.base.printable import printable
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, PauserReading, SharingReading
 from gpucommons.scheduler.policy.devices import DeviceTable
@@ -120,12 +121,13 @@ class StateReader:
             row = row._replace(gpu_index=own.index)
         if program is None:
             return row
+        row = row._replace(program=program.key, processes=tuple(process.pid for process in program.processes))
+        held_up = None if self._programs is None else self._programs.held_up(client)
+        if held_up is not None:
+            standing = "stopped" if held_up.is_stopped else "hanging"
+            return row._replace(standing=standing, held_up=printable(held_up.sentence))
         rests = self._policy.on and client.standing is ClientStanding.IDLE
-        return row._replace(
-            program=program.key,
-            processes=tuple(process.pid for process in program.processes),
-            standing="resting" if rests else row.standing,
-        )
+        return row._replace(standing="resting" if rests else row.standing)
 
     def _gpu(self, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
         row = read_gpu(self._policy, gpu, present, now)
@@ -162,8 +164,7 @@ class StateReader:
     def _pauser(self) -> PauserReading | None:
         if self._programs is None:
             return None
-        pauser = self._programs.pauser
-        return pauser.counters.reading(pauser.available)
+        return self._programs.pauser.reading()
 
     def _parking(self) -> _ParkingParts:
         parking = None if self._programs is None else self._programs.parking

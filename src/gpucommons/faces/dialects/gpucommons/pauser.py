@@ -7,7 +7,8 @@ from gpucommons.model.sharing import PAUSE_BUCKETS
 from gpucommons.model.snapshot import Snapshot
 
 AVAILABLE = gauge(
-    "gpucommons_pauser_available", "State of the pauser: 1 while programs can be paused, else 0, and all run freely."
+    "gpucommons_pauser_available",
+    "State of the pauser: 1 while programs can be paused, else 0; what one that was lost had paused is resumed soon.",
 )
 LOCKS = counter("gpucommons_pauser_locks_total", "Processes paused since the agent started.")
 UNLOCKS = counter("gpucommons_pauser_unlocks_total", "Processes resumed since the agent started.")
@@ -29,7 +30,9 @@ RESTARTS = counter(
     "gpucommons_pauser_restarts_total", "Pausers that were started or connected to again, after one ended or failed."
 )
 LONGEST = gauge(
-    "gpucommons_pauser_longest_pause_seconds", "Duration of the longest pause for a turn since the agent started."
+    "gpucommons_pauser_longest_pause_seconds",
+    "Duration of the longest pause for a turn since the agent started, those that go on included; one that a lost "
+    "pauser had made goes on until another has started.",
 )
 LOCK = histogram(
     "gpucommons_pauser_lock_seconds",

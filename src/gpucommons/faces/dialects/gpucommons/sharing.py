@@ -16,7 +16,7 @@ from gpucommons.model.snapshot import Snapshot
 _GPU = ("gpu", "uuid")
 _CLIENT = ("namespace", "pod", "client_id", "uuid", "name")
 # Of programs; these are always reported while programs take turns.
-_STANDINGS = ("running", "waiting", "throttled", "resting")
+_STANDINGS = ("running", "waiting", "throttled", "resting", "stopped")
 _QUEUES = ("waiting", "paused", "parked")
 
 ON = gauge(

@@ -127,6 +127,7 @@ function Client({ id, client, owner, window, dim, owners, onFocus }) {
 export function standing(client) {
   if (client.revoked) return html`<span class="mark bad">turn revoked</span>`;
   if (client.turn_s !== null) return html`<b>running</b> for ${duration(client.turn_s)}${client.pending_drop ? ', dropped' : ''}`;
+  if (client.held_up) return client.held_up;
   if (!client.wait) return client.standing;
   return `waits ${duration(client.wait.waited_s)}: ${client.wait.sentence}${client.wait.ahead ? `, ${client.wait.ahead} ahead` : ''}`;
 }

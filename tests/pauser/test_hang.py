@@ -1,0 +1,254 @@
+"""A pauser that hangs or dies, as the agent's child and as a service: nothing stays paused.
+
+Real processes and the fake driver. The longest pause is ten minutes here: it resumes nothing.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fakes.cuda.control import FakeCuda, FakeProgram
+from gpucommons.pauser.client import Pauser, PauserSettings
+from gpucommons.pauser.protocol import Operation, PauserRequest
+from gpucommons.pauser.record import PauseRecord
+from pauser.rig import child, kill_with_watchdog, service, settings, watchdog_of
+from waiting import until
+
+# The promise is 5 s; a busy machine may take longer.
+WITHIN_S = 15.0
+MAX_PAUSE_S = 600.0
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_all(pid: int) -> None:
+    """As the kernel does where it kills a whole cgroup for its memory."""
+    watchdog = until(lambda: watchdog_of(pid), "the watchdog has started")
+    os.kill(watchdog, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+
+
+def stop_all(pid: int) -> None:
+    watchdog = until(lambda: watchdog_of(pid), "the watchdog has started")
+    os.kill(watchdog, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
+
+
+def all_run(programs: list[FakeProgram], begun_s: float) -> float:
+    for program in programs:
+        program.runs(WITHIN_S)
+    return time.monotonic() - begun_s
+
+
+async def pause(pauser: Pauser, programs: list[FakeProgram]) -> None:
+    for program in programs:
+        reply = await pauser.lock(program.key, timeout_ms=10_000)
+        assert reply.failure is None, reply.failure
+
+
+@pytest.mark.parametrize("fault", [stop, kill, kill_all])
+def test_a_child_of_the_agent(cuda: FakeCuda, record: Path, fault: Callable[[int], None]) -> None:
+    programs = [cuda.start() for _ in range(2)]
+
+    async def whole() -> None:
+        pauser = Pauser(settings(cuda, record, MAX_PAUSE_S))
+        await pauser.start()
+        assert await pauser.wait_available(30)
+        await pause(pauser, programs)
+        pid = pauser.pid
+        assert pid is not None
+        await asyncio.to_thread(until, lambda: watchdog_of(pid), "the watchdog has started")
+        begun_s = time.monotonic()
+        fault(pid)
+        assert await asyncio.to_thread(all_run, programs, begun_s) < WITHIN_S
+        await asyncio.to_thread(until, lambda: pauser.pid not in (None, pid), "another has been started")
+        assert pauser.counters.longest_pause_s > 0.0, "the pauses ended with its successor's hello, not with its loss"
+        await pauser.stop()
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("fault", [stop, kill, kill_all])
+def test_a_service(cuda: FakeCuda, record: Path, tmp_path: Path, fault: Callable[[int], None]) -> None:
+    programs, path = [cuda.start() for _ in range(2)], tmp_path / "run" / "pauser.sock"
+
+    async def whole() -> None:
+        pauser = Pauser(PauserSettings(socket_path=path))
+        await pauser.start()
+        with service(cuda, record, path, "--max-pause-s", str(MAX_PAUSE_S)) as first:
+            assert await pauser.wait_available(30)
+            await pause(pauser, programs)
+            await asyncio.to_thread(until, lambda: watchdog_of(first.pid), "the watchdog has started")
+            begun_s = time.monotonic()
+            fault(first.pid)
+            # A pauser that is only stopped is killed by its watchdog: then systemd, or Kubernetes, starts another.
+            await asyncio.to_thread(first.wait, WITHIN_S)
+            if fault is not kill_all:
+                assert await asyncio.to_thread(all_run, programs, begun_s) < WITHIN_S
+            with service(cuda, record, path, "--max-pause-s", str(MAX_PAUSE_S)):
+                assert await asyncio.to_thread(all_run, programs, begun_s) < WITHIN_S
+                assert await pauser.wait_available(30)
+                await pauser.stop()
+
+    asyncio.run(whole())
+
+
+def test_the_agent_replaces_a_child_that_hangs_with_its_watchdog(cuda: FakeCuda, record: Path) -> None:
+    """Both are stopped, for example by the freezer of their service: the agent notices that no answer comes."""
+    programs = [cuda.start() for _ in range(2)]
+
+    async def whole() -> None:
+        pauser = Pauser(settings(cuda, record, MAX_PAUSE_S))
+        await pauser.start()
+        assert await pauser.wait_available(30)
+        await pause(pauser, programs[:1])
+        pid = pauser.pid
+        assert pid is not None
+        await asyncio.to_thread(stop_all, pid)
+        watchdog = watchdog_of(pid)
+        assert watchdog is not None
+        assert (await pauser.lock(programs[1].key, timeout_ms=100)).failure is not None
+        await asyncio.to_thread(all_run, programs, time.monotonic())
+        os.kill(watchdog, signal.SIGKILL)
+        await pauser.stop()
+
+    asyncio.run(whole())
+
+
+def test_the_longest_pause_is_true_while_the_pauser_is_lost(cuda: FakeCuda, record: Path) -> None:
+    program = cuda.start()
+
+    async def whole() -> None:
+        pauser = Pauser(settings(cuda, record, MAX_PAUSE_S))
+        await pauser.start()
+        assert await pauser.wait_available(30)
+        await pause(pauser, [program])
+        assert pauser.pid is not None
+        stop(pauser.pid)
+        before = pauser.reading().longest_pause_s
+        await asyncio.sleep(0.5)
+        assert pauser.reading().longest_pause_s >= before + 0.5
+        assert pauser.paused == 1, "it is not known that it runs"
+        await asyncio.to_thread(until, lambda: pauser.counters.restarts == 1 and pauser.available, "another serves")
+        assert pauser.paused == 0
+        assert pauser.reading().longest_pause_s == pauser.counters.longest_pause_s > before
+        await pauser.stop()
+
+    asyncio.run(whole())
+
+
+# -- the watchdog itself
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_watchdog_that_dies_or_hangs_is_replaced(cuda: FakeCuda, record: Path, number: int) -> None:
+    program = cuda.start()
+    with child(cuda, record) as (process, agent):
+        agent.hello()
+        first = until(lambda: watchdog_of(process.pid), "the watchdog has started")
+        # One that hangs before it has answered gets longer: it may still load the driver.
+        time.sleep(1.0)
+        os.kill(first, number)
+        second = until(lambda: (found := watchdog_of(process.pid)) != first and found, "another one")
+        assert agent.ask(PauserRequest(1, Operation.LOCK, program.key, 5000)).failure is None
+        # It works as the first one did.
+        until(lambda: state_of(second) == "S", "it waits")
+        stop(process.pid)
+        program.runs()
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_a_watchdog_ends_with_its_pauser(cuda: FakeCuda, record: Path) -> None:
+    with child(cuda, record) as (process, agent):
+        agent.hello()
+        watchdog = until(lambda: watchdog_of(process.pid), "the watchdog has started")
+        os.kill(watchdog, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{watchdog}").exists() or state_of(watchdog) == "Z", "it has ended")
+    assert process.returncode == 0
+
+
+def test_a_pauser_that_was_only_starved_goes_on(cuda: FakeCuda, record: Path) -> None:
+    """It is continued just before its watchdog would act, again and again."""
+    program = cuda.start()
+    with child(cuda, record) as (process, agent):
+        agent.hello()
+        until(lambda: watchdog_of(process.pid), "the watchdog has started")
+        for number in range(1, 4):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.6)
+            assert agent.ask(PauserRequest(2 * number, Operation.LOCK, program.key, 5000)).failure is None
+            assert agent.ask(PauserRequest(2 * number + 1, Operation.UNLOCK, program.key)).failure is None
+        assert process.poll() is None
+
+
+# -- systemd and probes
+
+
+def test_systemd_and_probes_see_that_it_goes_on(cuda: FakeCuda, record: Path, tmp_path: Path) -> None:
+    path, notify = tmp_path / "run" / "pauser.sock", tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(notify))
+        systemd.settimeout(30)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NOTIFY_SOCKET", str(notify))
+            with service(cuda, record, path) as process:
+                assert systemd.recv(100) == b"READY=1"
+                assert systemd.recv(100) == b"WATCHDOG=1"
+                alive = path.with_name("alive")
+                until(alive.exists, "it shows that it goes on")
+                before = alive.stat().st_mtime
+                until(lambda: alive.stat().st_mtime > before, "it goes on")
+                watchdog = until(lambda: watchdog_of(process.pid), "the watchdog has started")
+                os.kill(watchdog, signal.SIGSTOP)
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(0.3)
+                silent = alive.stat().st_mtime
+                time.sleep(1.0)
+                assert alive.stat().st_mtime == silent
+                os.kill(watchdog, signal.SIGKILL)
+
+
+def test_the_probe_of_the_deployment_files(tmp_path: Path) -> None:
+    """The same command as in deploy/: find prints the file where it is fresh."""
+    alive = tmp_path / "alive"
+    probe = ["sh", "-c", f"test -n \"$(find {alive} -newermt '-3 seconds')\""]
+    assert subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode != 0
+    alive.touch()
+    assert subprocess.run(probe, check=False).returncode == 0
+    old = time.time() - 10
+    os.utime(alive, (old, old))
+    assert subprocess.run(probe, check=False).returncode != 0
+
+
+def test_what_was_left_by_all_is_resumed_by_the_next(cuda: FakeCuda, record: Path) -> None:
+    program = cuda.start()
+    with child(cuda, record) as (process, agent):
+        agent.hello()
+        assert agent.ask(PauserRequest(1, Operation.LOCK, program.key, 5000)).failure is None
+        kill_with_watchdog(process)
+    assert program.stands_still(0.3)
+    with child(cuda, record) as (_, agent):
+        assert agent.hello().resumed == 1
+        program.runs()
+    opened = PauseRecord.open_existing(record)
+    assert opened is not None
+    assert list(opened.entries()) == []
+    opened.close()
