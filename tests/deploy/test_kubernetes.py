@@ -13,10 +13,12 @@ from gpucommons.base.address import parse_unix_address
 from gpucommons.config.api_address import served_socket
 from gpucommons.config.load import load
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET
+from gpucommons.pauser.places import ALIVE, SERVICE_RECORD, SERVICE_SOCKET
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PATCH = DEPLOY / "kubernetes" / "sharing" / "agent-patch.yaml"
+# As tests/pauser/test_hang.py tries it.
+PROBE = f"test -n \"$(find {SERVICE_SOCKET.with_name(ALIVE)} -newermt '-3 seconds')\""
 FILES = sorted(set((DEPLOY / "kubernetes").rglob("*.yaml")) - {PATCH})
 VERSIONS = ("1.28", "1.31", "1.34")
 
@@ -157,6 +159,10 @@ def test_the_pauser_is_root_and_shares_the_directory_of_its_socket_with_the_agen
     given = {variable["name"]: variable["value"] for variable in patched["env"]}
     assert_shares_with_the_pauser(load(None, given, {}).settings.scheduler)
     assert mount["mountPath"] == str(SERVICE_SOCKET.parent)
+    liveness = container["livenessProbe"]
+    assert liveness["exec"]["command"] == ["sh", "-c", PROBE]
+    assert container["startupProbe"]["exec"]["command"] == ["sh", "-c", PROBE]
+    assert liveness["terminationGracePeriodSeconds"] == 1, "one that hangs does not react to SIGTERM"
 
 
 def assert_shares_with_the_pauser(scheduler: SchedulerSettings) -> None:
@@ -172,6 +178,7 @@ def test_compose_shares_with_the_same_pauser() -> None:
     assert [pauser["entrypoint"], pauser["command"]] == [container["command"], container["args"]]
     assert (pauser["pid"], pauser["user"], pauser["cap_drop"]) == ("host", "0:0", ["ALL"])
     assert pauser["cap_add"] == container["securityContext"]["capabilities"]["add"]
+    assert pauser["healthcheck"]["test"] == ["CMD-SHELL", PROBE.replace("$", "$$")]
     assert pauser["volumes"] == agent["volumes"] == [f"{SERVICE_SOCKET.parent}:{SERVICE_SOCKET.parent}"]
     assert_shares_with_the_pauser(load(None, agent["environment"], {}).settings.scheduler)
 

@@ -11,6 +11,7 @@ from gpucommons.base.address import parse_unix_address
 from gpucommons.config.api_address import known_sockets, served_socket
 from gpucommons.config.load import load
 from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET, default_record, known_records
+from gpucommons.pauser.watchdog import SILENT_S
 from needs import needs_program
 
 UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "systemd").glob("*.service"))
@@ -121,6 +122,10 @@ def test_the_pauser_is_root_with_three_capabilities_and_leaves_nothing_paused() 
     assert given["ExecStopPost"] == ["/opt/gpucommons/bin/gpucommons resume --all"]
     assert given["RuntimeDirectoryPreserve"] == ["yes"], "the record outlives the service"
     assert given["KillMode"] == ["mixed"]
+    # It shows every 0.25 s that it goes on, and its own watchdog acts after 2 s.
+    assert given["Type"] == ["notify"]
+    assert SILENT_S < float(given["WatchdogSec"][0]) < 5
+    assert given["WatchdogSignal"] == ["SIGKILL"], "a stopped process takes no other signal"
     (command,) = given["ExecStart"]
     assert f"--listen {SERVICE_SOCKET} --record {SERVICE_RECORD} --allow-user gpucommons" in command
     assert f"/run/{given['RuntimeDirectory'][0]}" == str(SERVICE_SOCKET.parent) == str(SERVICE_RECORD.parent)
