@@ -5,11 +5,13 @@ A few kills; PROGRAM_KILLS=200 makes it a long run (`--timeout 0`).
 
 import os
 import random
+import signal
 import statistics
 import time
 from collections.abc import Callable
 
 from fakes.shared_gpu import MATMUL, SharedProgram
+from parsing import parsed
 from pauser.rig import watchdog_of
 from shared_node import SharedNode, is_gone, kill, shared_node
 from waiting import until
@@ -96,3 +98,25 @@ def test_every_program_runs_again() -> None:
     assert killer.left_paused, "the kills came while programs were paused"
     # On a busy machine a new interpreter may take its time.
     assert statistics.median(killer.took_s) < PROMISED_S, killer.took_s
+
+
+def test_a_pauser_that_is_stopped_keeps_nothing_paused_and_the_agent_says_what_it_knows() -> None:
+    with shared_node() as node:
+        killer = Killer(node, [node.program(MATMUL[4096]) for _ in range(3)])
+        node.start_agent(sections=SECTIONS)
+        killer.busy()
+        first = node.pauser()
+        kill(first, signal.SIGSTOP)
+        killer.all_run()
+        # The promise is 5 s; a busy machine may take longer.
+        assert killer.took_s[0] < 15, killer.took_s
+        until(lambda: node.pauser() not in (None, first), "another pauser has been started")
+        lines = node.agent.lines
+        until(lambda: any("had paused run again" in line for line in lines), "the agent knows that they run again")
+        assert any("were paused; the pauser's watchdog or the next pauser resumes them" in line for line in lines)
+        assert any("the pauser has been silent for 2 s" in line for line in lines)
+        lost = next(number for number, line in enumerate(lines) if "programs take no turns" in line)
+        known = next(number for number, line in enumerate(lines) if "had paused run again" in line)
+        assert not any("run freely" in line for line in lines[lost:known]), "that was not known"
+        name = ("gpucommons_pauser_longest_pause_seconds", ())
+        until(lambda: parsed(node.agent.get("/metrics")[1])[name] >= 1.8, "the pause lasted until the watchdog acted")
