@@ -20,6 +20,7 @@ from gpucommons.pauser.protocol import (
     Hello,
     Message,
     MessageLines,
+    Notice,
     PauserRequest,
     Reply,
     decode_message,
@@ -41,9 +42,9 @@ def settings(fake: FakeCuda, record: Path, max_pause_s: float = 10.0) -> PauserS
 
 
 @asynccontextmanager
-async def pausing(given: PauserSettings) -> AsyncIterator[Pauser]:
+async def pausing(given: PauserSettings, on_notice: Callable[[Notice], None] | None = None) -> AsyncIterator[Pauser]:
     """A client with a pauser that is ready."""
-    pauser = Pauser(given)
+    pauser = Pauser(given, on_notice=on_notice)
     await pauser.start()
     try:
         assert await pauser.wait_available(30), pauser.reason

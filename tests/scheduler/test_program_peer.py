@@ -19,6 +19,8 @@ from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.program_peer import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 from pauser.rig import GPU, environment, pausing
+from stopping import by_signal
+from waiting import until
 
 HEAVY = MATMUL[4096]
 
@@ -35,7 +37,7 @@ def play(
         settings = PauserSettings(
             record=directory / "run" / "paused", environment={**environment(), **shared.environment()}
         )
-        async with pausing(settings) as pauser:
+        async with pausing(settings, lambda notice: peer.hear(notice)) as pauser:
             policy, now = Policy(SchedulerSettings()), monotonic()
             turns = TurnLoop(policy)
             turns.start(asyncio.get_running_loop())
@@ -148,5 +150,50 @@ def test_the_pauser_resumes_it_while_the_agent_tries(tmp_path: Path) -> None:
         await peer.settle()
         assert len(attempts) == 1
         await unlock(programs[0].key)
+
+    play(tmp_path, scenario)
+
+
+def test_one_stopped_process_holds_up_its_whole_program(tmp_path: Path) -> None:
+    """The other process is not left paused: it may wait for the first."""
+
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        first, second = programs
+        peer.set_processes({program.key: GPU for program in programs})
+        with by_signal(first.pid):
+            peer.send(MessageType.DROP_LOCK, 0)
+            await peer.settle()
+            assert peer.held_up is not None
+            assert peer.held_up.is_stopped
+            assert not first.locked
+            assert not second.locked
+        await asyncio.to_thread(until, lambda: peer.held_up is None, "it goes on")
+        peer.send(MessageType.DROP_LOCK, 0)
+        await peer.settle()
+        assert first.locked
+        assert second.locked
+        # Now the first is stopped while both are paused: its user continues it, and both run.
+        with by_signal(first.pid):
+            await asyncio.to_thread(until, lambda: peer.held_up is not None, "the peer hears of it")
+            await peer.settle()
+            assert not second.locked
+        await asyncio.to_thread(until, lambda: peer.held_up is None and not first.locked, "it runs")
+
+    play(tmp_path, scenario)
+
+
+def test_a_call_that_hangs_is_reported_to_the_policy_until_it_returns(tmp_path: Path) -> None:
+    async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
+        hung = peer.client.gpu.hung
+        programs[0].program.drain_in(1.0)
+        # The first attempt has 0.2 s, which is too short: the second has 0.8 s, and the third is long enough.
+        for _ in range(2):
+            peer.send(MessageType.DROP_LOCK, 0)
+            await peer.settle()
+        peer.send(MessageType.DROP_LOCK, 0)
+        await asyncio.to_thread(until, lambda: hung, "others do not wait for it")
+        assert not programs[0].locked
+        await peer.settle()
+        assert not hung
 
     play(tmp_path, scenario)
