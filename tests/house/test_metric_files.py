@@ -12,10 +12,13 @@ from gpucommons.faces.dialects.dialect import Dialect
 DIALECTS_PACKAGE = "gpucommons.faces.dialects"
 # A prefix that belongs to the dialect and is not a word of the module's name.
 PREFIXES = {"dcgm": "DCGM_", "nodeexporter": "node_", "node": ""}
-# Prefixes that are named otherwise than their module: DCGM's own, what /proc/stat counts, a label of the snapshot.
+# Prefixes that are named otherwise than their module: DCGM's own, subjects of node_exporter that share a module, and a
+# label of the snapshot.
 ALIASES = {
     "dcgm": {"FI": "fields", "EXP": "windows"},
-    "nodeexporter": dict.fromkeys(("boot", "context", "forks", "intr", "procs"), "stat"),
+    "nodeexporter": dict.fromkeys(("boot", "context", "forks", "intr", "procs"), "stat")
+    | dict.fromkeys(("netstat", "softnet", "bonding"), "network")
+    | {"timex": "time", "md": "disk"},
     "gpucommons": {"simulated": "snapshots", "pressure": "health", "gpu_mig": "gpu_parts", "gpu_pipe": "gpu_parts"}
     | {"gpu_process": "gpu_parts"},
 }

@@ -67,6 +67,7 @@ HIDDEN = {
     "kernel",
     "filesystems",
     "hardware",
+    "text_files",
     "process_contexts",
 }
 

@@ -12,6 +12,7 @@ from waiting import until
 COLLECTORS = (
     *("cpu", "loadavg", "meminfo", "filesystem", "diskstats", "netdev", "vmstat", "stat", "uname", "time"),
     *("filefd", "pressure", "conntrack", "sockstat", "hwmon"),
+    *("timex", "textfile", "netstat", "netclass", "softnet", "bonding", "mdadm"),
 )
 PROGRAM = "prometheus-node-exporter"
 

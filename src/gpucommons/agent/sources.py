@@ -29,6 +29,7 @@ from gpucommons.model.kernel import KernelReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.text_files import TextFilesReading
 from gpucommons.model.users import UsersReading
 from gpucommons.sampling.attributed import attributed, this_machine
 from gpucommons.simulation.scenario import Scenario
@@ -47,6 +48,7 @@ from gpucommons.sources.host.kernel import KernelReader
 from gpucommons.sources.host.memory import read_memory
 from gpucommons.sources.host.pressure import read_pressure
 from gpucommons.sources.host.processes import ProcessTableReader
+from gpucommons.sources.host.textfile import TextFileReader
 from gpucommons.sources.job_mapping import JobMappingReader
 from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from gpucommons.sources.nvml.gpm_access import GpmAccess
@@ -123,7 +125,16 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     def containers() -> Mapping[str, Container]:
         return all_containers(docker.newest, podman.newest)
 
-    kernel = KernelReader(procfs, sysfs, rootfs, exclude.diskstats_device_exclude, exclude.netdev_device_exclude)
+    kernel = KernelReader(
+        procfs,
+        sysfs,
+        rootfs,
+        exclude.diskstats_device_exclude,
+        exclude.netdev_device_exclude,
+        exclude.netclass_ignored_devices,
+        exclude.netstat_fields,
+    )
+    text_files = TextFileReader(exclude.textfile_directory)
     filesystems = FilesystemReader(
         procfs, rootfs, exclude.filesystem_mount_points_exclude, exclude.filesystem_fs_types_exclude
     )
@@ -149,6 +160,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
         Source("kernel", "kernel", KernelReading, kernel.read, host_s, 5.0),
         Source("filesystems", "filesystems", FilesystemReading, filesystems.read, host_s, 10.0),
         Source("hardware", "hardware", HardwareReading, HardwareReader(sysfs).read, host_s, 30.0),
+        Source("text_files", "text_files", TextFilesReading, text_files.read, host_s, 5.0),
         Source("processes", "processes", ProcessTable, processes.read, processes_s, 5.0),
         Source("nvml", "gpus", GpuReading, nvml.read, nvml_s, nvml_deadline_s),
         Source("docker", "docker", ContainerReading, docker.read, runs_on="loop", run=docker.run),

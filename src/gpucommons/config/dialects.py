@@ -24,7 +24,7 @@ def _excluded(default: str, help: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeExporterSettings:
-    """What the nodeexporter dialect leaves out. Names and defaults are those of node_exporter's flags."""
+    """What the nodeexporter dialect reads and leaves out. Names and defaults are those of node_exporter's flags."""
 
     filesystem_mount_points_exclude: str = _excluded(
         "^/(dev|proc|run/credentials/.+|sys|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)", "mount points"
@@ -36,6 +36,20 @@ class NodeExporterSettings:
     )
     diskstats_device_exclude: str = _excluded(r"^(ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$", "block devices")
     netdev_device_exclude: str = _excluded("", "network devices")
+    netclass_ignored_devices: str = _excluded("", "network devices whose properties are")
+    netstat_fields: str = option(
+        "^(.*_(InErrors|InErrs)|Ip_Forwarding|Ip(6|Ext)_(InOctets|OutOctets)|Icmp6?_(InMsgs|OutMsgs)"
+        "|TcpExt_(Listen.*|Syncookies.*|TCPSynRetrans|TCPTimeouts)"
+        "|Tcp_(ActiveOpens|InSegs|OutSegs|OutRsts|PassiveOpens|RetransSegs|CurrEstab)"
+        "|Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))$",
+        "regular expression of the protocol counters to serve; empty: all",
+        check=check_expression,
+    )
+    textfile_directory: str = option(
+        "",
+        "directory of *.prom files whose metrics the nodeexporter dialect serves, or a pattern that fits several; "
+        "empty: none",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,67 @@ class Clock:
     sources: tuple[ClockSource, ...]
 
 
+class ClockDiscipline(NamedTuple):
+    """How the clock is kept, in the units of adjtimex(2). `offset` and `pps_jitter` are in nanoseconds, or, unless
+    `in_nanoseconds`, in microseconds. Frequencies are parts per million with 16 bits of fraction."""
+
+    synchronised: bool
+    in_nanoseconds: bool
+    offset: int
+    frequency: int
+    max_error_us: int
+    estimated_error_us: int
+    status: int
+    time_constant: int
+    tick_us: int
+    pps_frequency: int
+    pps_jitter: int
+    pps_shift: int
+    pps_stability: int
+    pps_jitter_exceeded: int
+    pps_calibrations: int
+    pps_errors: int
+    pps_stability_exceeded: int
+    tai_offset_s: int
+
+
+class SoftnetCounters(NamedTuple):
+    """Packets that one CPU processed and dropped, and how often it ran out of quota, since boot."""
+
+    processed: int
+    dropped: int
+    squeezed: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkDevice:
+    """The files of one device in /sys/class/net, by name: those with a number, and those with a text."""
+
+    numbers: Mapping[str, int]
+    texts: Mapping[str, str]
+
+
+class Bond(NamedTuple):
+    """The devices of a bond: those configured, and those whose link is up."""
+
+    configured: int
+    active: int
+
+
+@dataclass(frozen=True, slots=True)
+class Raid:
+    """A software RAID of /proc/mdstat. `state` is active, inactive, recovering, resyncing or checking."""
+
+    name: str
+    state: str
+    disks_required: int
+    disks_active: int
+    disks_failed: int
+    disks_spare: int
+    blocks: int
+    blocks_synced: int
+
+
 @dataclass(frozen=True, slots=True)
 class KernelReading:
     vmstat: Mapping[str, int] | None = None
@@ -118,4 +179,12 @@ class KernelReading:
     sockets: Sockets | None = None
     uname: Uname | None = None
     clock: Clock | None = None
+    clock_discipline: ClockDiscipline | None = None
+    # Protocol counters by name: Tcp_InSegs.
+    protocols: Mapping[str, int] | None = None
+    # One entry per CPU that is online.
+    softnet: tuple[SoftnetCounters, ...] | None = None
+    devices: Mapping[str, NetworkDevice] | None = None
+    bonds: Mapping[str, Bond] | None = None
+    raids: tuple[Raid, ...] | None = None
     runs: Mapping[str, ReadRun] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from gpucommons.model.process_identity import ProcessKey, ProcessTable
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.slots import SlotsReading
 from gpucommons.model.source_state import SourceState
+from gpucommons.model.text_files import TextFilesReading
 from gpucommons.model.users import UsersReading
 
 
@@ -63,6 +64,7 @@ class Readings:
     kernel: KernelReading | None = None
     filesystems: FilesystemReading | None = None
     hardware: HardwareReading | None = None
+    text_files: TextFilesReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,34 @@
 from gpucommons.model.filesystems import Filesystem, FilesystemReading, Space
 from gpucommons.model.hardware import Chip, CpuThrottles, HardwareReading, Sensor
 from gpucommons.model.kernel import (
+    Bond,
     Clock,
+    ClockDiscipline,
     ClockSource,
     Conntrack,
     Disk,
     FileHandles,
     KernelReading,
     LinkCounters,
+    NetworkDevice,
+    Raid,
     ReadRun,
     Sockets,
+    SoftnetCounters,
     Uname,
 )
-from gpucommons.simulation.lab_host import CORES, UPTIME_S
+from gpucommons.model.text_files import TextFamily, TextFilesReading, TextSample
+from gpucommons.simulation.lab_host import BOOT_TIME_S, CORES, UPTIME_S
 from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 
 _GB = 10**9
 _PAGE_BYTES = 4096
 _SECTOR_BYTES = 512
 _READ_TOOK_S = 0.0001
-_PARTS = ("vmstat", "disks", "links", "file_handles", "conntrack", "sockets", "uname", "clock")
+_PARTS = (
+    *("vmstat", "disks", "links", "file_handles", "conntrack", "sockets", "uname", "clock", "clock_discipline"),
+    *("protocols", "softnet", "devices", "bonds", "raids"),
+)
 
 
 def kernel(elapsed_s: float) -> KernelReading:
@@ -64,6 +73,16 @@ def kernel(elapsed_s: float) -> KernelReading:
         sockets=_sockets(by_day),
         uname=Uname("Linux", "6.8.0-45-generic", "#45-Ubuntu SMP PREEMPT_DYNAMIC", "x86_64", "lab", "(none)"),
         clock=Clock("UTC", 0, (ClockSource(("tsc", "hpet", "acpi_pm"), "tsc"),)),
+        clock_discipline=_clock_discipline(elapsed_s),
+        protocols=_protocols(worked_s, by_day),
+        softnet=tuple(SoftnetCounters(int(1200 * worked_s), 0, int(0.02 * worked_s)) for _ in range(CORES)),
+        devices={
+            "lo": _device(1, 65_536, "unknown"),
+            "eno1": _device(2, 9000, "up"),
+            "docker0": _device(3, 1500, "up"),
+        },
+        bonds={"bond0": Bond(2, 2)},
+        raids=(Raid("md0", "active", 2, 2, 0, 0, 937_560_064, 937_560_064),),
         runs={part: ReadRun(_READ_TOOK_S) for part in _PARTS},
     )
 
@@ -100,6 +119,84 @@ def _link(worked_s: float, receive_rate: float, send_rate: float) -> LinkCounter
         "rx_dropped": int(0.01 * worked_s),
     }
     return LinkCounters(**none | counted)
+
+
+def _clock_discipline(elapsed_s: float) -> ClockDiscipline:
+    return ClockDiscipline(
+        synchronised=True,
+        in_nanoseconds=True,
+        offset=round(40_000 * wobble(elapsed_s, 61)),
+        frequency=-1_205_862,
+        max_error_us=12_000,
+        estimated_error_us=180,
+        status=0x2001,
+        time_constant=7,
+        tick_us=10_000,
+        pps_frequency=0,
+        pps_jitter=0,
+        pps_shift=0,
+        pps_stability=0,
+        pps_jitter_exceeded=0,
+        pps_calibrations=0,
+        pps_errors=0,
+        pps_stability_exceeded=0,
+        tai_offset_s=37,
+    )
+
+
+_UDP_FIELDS = ("InDatagrams", "InErrors", "NoPorts", "OutDatagrams", "RcvbufErrors", "SndbufErrors")
+# Protocol counters that stay at zero in the lab.
+_QUIET_PROTOCOLS = (
+    *(f"Icmp{six}_{field}" for six in ("", "6") for field in ("InErrors", "InMsgs", "OutMsgs")),
+    *(f"Udp{six}_{field}" for six in ("", "6") for field in _UDP_FIELDS),
+    *("Ip6_InOctets", "Ip6_OutOctets", "UdpLite_InErrors", "UdpLite6_InErrors", "Tcp_InErrs", "Tcp_OutRsts"),
+    *("TcpExt_ListenDrops", "TcpExt_ListenOverflows", "TcpExt_TCPSynRetrans"),
+    *("TcpExt_SyncookiesFailed", "TcpExt_SyncookiesRecv", "TcpExt_SyncookiesSent"),
+)
+
+
+def _protocols(worked_s: float, by_day: float) -> dict[str, int]:
+    received, sent = int(85e6 * worked_s), int(31e6 * worked_s)
+    return dict.fromkeys(_QUIET_PROTOCOLS, 0) | {
+        "IpExt_InOctets": received,
+        "IpExt_OutOctets": sent,
+        "Ip_Forwarding": 1,
+        "Tcp_ActiveOpens": int(4 * worked_s),
+        "Tcp_PassiveOpens": int(7 * worked_s),
+        "Tcp_CurrEstab": int(240 + 600 * by_day),
+        "Tcp_InSegs": received // 1100,
+        "Tcp_OutSegs": sent // 900,
+        "Tcp_RetransSegs": int(0.5 * worked_s),
+        "TcpExt_TCPTimeouts": int(0.1 * worked_s),
+        "Udp_InDatagrams": int(9 * worked_s),
+        "Udp_OutDatagrams": int(8 * worked_s),
+    }
+
+
+def _device(number: int, mtu: int, state: str) -> NetworkDevice:
+    numbers = {
+        **dict.fromkeys(("addr_assign_type", "dev_id", "dormant", "link_mode", "netdev_group"), 0),
+        **dict.fromkeys(("carrier", "carrier_up_count", "carrier_down_count", "type"), 1),
+        "ifindex": number,
+        "iflink": number,
+        "mtu": mtu,
+        "flags": 0x1003,
+        "tx_queue_len": 1000,
+        "carrier_changes": 2,
+        "name_assign_type": 4,
+    }
+    if state == "up":
+        numbers["speed"] = 25_000
+    texts = {"address": f"02:00:00:00:00:{number:02x}", "broadcast": "ff:ff:ff:ff:ff:ff", "duplex": "full"}
+    return NetworkDevice(numbers, texts | {"operstate": state})
+
+
+def text_files(_elapsed_s: float) -> TextFilesReading:
+    """The nightly backup reports its result."""
+    ended_s = BOOT_TIME_S + UPTIME_S - 6 * 3600
+    sample = TextSample("backup_last_success_timestamp_seconds", (("volume", "home"),), ended_s)
+    family = TextFamily(sample.name, "gauge", "Time of the last successful backup.", (sample,))
+    return TextFilesReading((family,), {"/var/lib/prometheus/node-exporter/backup.prom": int(ended_s)})
 
 
 def _sockets(by_day: float) -> Sockets:

@@ -15,6 +15,7 @@ from gpucommons.model.kernel import KernelReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
 from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.sharing import SharingReading
+from gpucommons.model.text_files import TextFilesReading
 from gpucommons.model.users import UsersReading
 from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_kernel, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
@@ -66,6 +67,7 @@ def node_sources(
         source("kernel", "kernel", KernelReading, lab_kernel.kernel),
         source("filesystems", "filesystems", FilesystemReading, lab_kernel.filesystems),
         source("hardware", "hardware", HardwareReading, lab_kernel.hardware),
+        source("text_files", "text_files", TextFilesReading, lab_kernel.text_files),
         source("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST, load).at),
         source("nvml", "gpus", GpuReading, gpus),
         source("docker", "docker", ContainerReading, LabContainers(lab).at),

@@ -16,13 +16,14 @@ from gpucommons.sources.host.conntrack import parse_statistics
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
 from gpucommons.sources.host.cpu import CpuReader
 from gpucommons.sources.host.cpu_sysfs import parse_cpu_list
-from gpucommons.sources.host.diskstats import parse_diskstats
+from gpucommons.sources.host.diskstats import parse_diskstats, parse_raids
 from gpucommons.sources.host.filesystems import FilesystemReader
 from gpucommons.sources.host.hardware import HardwareReader
 from gpucommons.sources.host.hwmon import sensor_file
 from gpucommons.sources.host.kernel import KernelReader
 from gpucommons.sources.host.mounts import parse_mounts
 from gpucommons.sources.host.netdev import messages, parse_link, read_links
+from gpucommons.sources.host.network import parse_protocols, parse_protocols_v6, parse_softnet, read_bonds, read_devices
 from gpucommons.sources.host.procfs import read_file, read_whole
 from gpucommons.sources.host.udev import UdevProperties
 from gpucommons.sources.source import SourceAbsent
@@ -232,3 +233,54 @@ def test_a_machine_without_sensors(tmp_path: Path) -> None:
     reading = HardwareReader(tmp_path).read()
     assert reading.chips is None
     assert not reading.throttles.cores
+
+
+def test_protocol_counters_come_in_pairs_of_lines() -> None:
+    text = b"Tcp: RtoMax MaxConn InSegs\nTcp: 120000 -1 7\nUdp: InErrors\nUdp: 3\n"
+    assert dict(parse_protocols(text)) == {"Tcp_RtoMax": 120000, "Tcp_MaxConn": -1, "Tcp_InSegs": 7, "Udp_InErrors": 3}
+    assert dict(parse_protocols_v6(b"Ip6InOctets 5\nUdpLite6InErrors\t6\nOther 7\n")) == {
+        "Ip6_InOctets": 5,
+        "UdpLite6_InErrors": 6,
+    }
+
+
+@pytest.mark.parametrize(
+    "text", [b"Tcp: InSegs\n", b"Tcp: InSegs\nTcp: 1 2\n", b"Tcp: InSegs\nUdp: 1\n", b"Tcp: A\nTcp: x\n"]
+)
+def test_protocol_counters_that_do_not_fit_are_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        dict(parse_protocols(text))
+
+
+def test_packets_of_each_cpu_are_hexadecimal() -> None:
+    assert parse_softnet(b"0000000a 00000001 000000ff 0\n00000002 0 0\n") == ((10, 1, 255), (2, 0, 0))
+    with pytest.raises(ValueError, match="unpack"):
+        parse_softnet(b"0000000a 00000001\n")
+
+
+def test_a_file_of_a_device_that_is_not_a_number_is_left_out(tmp_path: Path) -> None:
+    device = tmp_path / "class/net/eth0"
+    device.mkdir(parents=True)
+    (device / "mtu").write_text("wide\n")
+    (device / "flags").write_text("0x1003\n")
+    (device / "operstate").write_bytes(b"\xff\n")
+    (tmp_path / "class/net/bonding_masters").write_text("bond0\n")
+    found = read_devices(tmp_path, None)
+    assert found.keys() == {"eth0"}, "a file in the directory is not a device"
+    assert found["eth0"].numbers == {"flags": 0x1003}
+    assert read_devices(tmp_path, re.compile("eth")) == {}
+    with pytest.raises(FileNotFoundError):
+        read_bonds(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["md0 : active raid1 a[0]\n      12 blocks\n", "md0 : active raid1\n      many blocks [2/2]\n"]
+)
+def test_a_raid_of_an_unknown_format_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        list(parse_raids(text))
+
+
+def test_no_raid_is_no_error() -> None:
+    assert list(parse_raids("Personalities : \nunused devices: <none>\n")) == []
+    assert list(parse_raids("")) == []

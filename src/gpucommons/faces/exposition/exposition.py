@@ -19,6 +19,8 @@ OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset
 # Level 1 already reduces a body to a tenth. Higher levels save a few percent more and take several times as long.
 _GZIP_LEVEL = 1
 _LARGE_BYTES = 64 * 1024
+# Renderers of metrics that are not served now.
+_MAX_UNUSED_RENDERERS = 256
 # zlib's number for the format of gzip.
 _GZIP_FORMAT = 31
 
@@ -67,6 +69,9 @@ class DialectRenderer:
             if family.metric in rendered:
                 return [self._render(family) for family in joined(self.dialect.collect(snapshot))]
             rendered[family.metric] = self._render(family)
+        if len(self._renderers) > 2 * len(rendered) + _MAX_UNUSED_RENDERERS:
+            # Metrics whose names, labels or help come from outside (text files, pods) change without end.
+            self._renderers = {metric: self._renderers[metric] for metric in rendered}
         return list(rendered.values())
 
     def _render(self, family: Family) -> RenderedFamily:

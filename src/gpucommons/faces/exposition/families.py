@@ -6,6 +6,7 @@ A dialect declares its Metrics once, as constants, and fills them from each snap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 LabelValues = tuple[str, ...]
 Point = tuple[LabelValues, float]
@@ -26,6 +27,15 @@ class HistogramPoint:
     labels: LabelValues
     counts: tuple[int, ...]
     sum: float
+
+
+class RawSample(NamedTuple):
+    """A series of another program, which may have any labels. `name` is the metric's, or that with the suffix of a
+    histogram or a summary."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +72,19 @@ class Metric:
     def summary(self, points: Iterable[SummaryPoint]) -> "Family":
         return Family(self, (), (), tuple(points))
 
+    def samples(self, samples: Iterable[RawSample]) -> "Family":
+        return Family(self, (), (), (), tuple(samples))
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Family:
+    """Its series are points, histograms, summaries or samples: one of these."""
+
     metric: Metric
     points: Sequence[Point]
     histograms: Sequence[HistogramPoint] = ()
     summaries: Sequence[SummaryPoint] = ()
+    samples: Sequence[RawSample] = ()
 
 
 def summed(points: Iterable[Point]) -> Iterable[Point]:
@@ -90,6 +106,7 @@ def joined(families: Iterable[Family]) -> list[Family]:
                 [*known.points, *family.points],
                 [*known.histograms, *family.histograms],
                 [*known.summaries, *family.summaries],
+                [*known.samples, *family.samples],
             )
         by_metric[family.metric] = family
     return list(by_metric.values())

@@ -1,17 +1,25 @@
 """Families as lines of text. Escapes any byte in a label value, and drops a series that repeats another.
 
-Sample lines are the same in Prometheus text 0.0.4 and OpenMetrics 1.0; only the HELP and TYPE lines differ. So
+RawSample lines are the same in Prometheus text 0.0.4 and OpenMetrics 1.0; only the HELP and TYPE lines differ. So
 sample lines, the costly part, are rendered once for both. Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import add
 from typing import Final, NamedTuple
 from weakref import ReferenceType
 
-from gpucommons.faces.exposition.families import Family, HistogramPoint, LabelValues, Metric, MetricType, SummaryPoint
+from gpucommons.faces.exposition.families import (
+    Family,
+    HistogramPoint,
+    LabelValues,
+    Metric,
+    MetricType,
+    RawSample,
+    SummaryPoint,
+)
 
 _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "True": "1", "False": "0"}
 _VALUE_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -111,6 +119,8 @@ class FamilyRenderer:
             return self._render_histograms(family.histograms)
         if family.summaries:
             return self._render_summaries(family.summaries)
+        if family.samples:
+            return self._render_samples(family.samples)
         if self._rendered is not None and self._family is not None and self._family() is family:
             return self._rendered
         self._family = ReferenceType(family)
@@ -199,6 +209,15 @@ class FamilyRenderer:
             lines.append(f"{metric.name}_count{labels} {point.count}")
         lines.append("")
         return RenderedFamily(self._heads, "\n".join(lines).encode(), duplicates)
+
+    def _render_samples(self, samples: Sequence[RawSample]) -> RenderedFamily:
+        lines: dict[str, str] = {}
+        for sample in samples:
+            names = tuple(name for name, _ in sample.labels)
+            labels = self._labels_text(names, tuple(value for _, value in sample.labels))
+            lines.setdefault(f"{sample.name}{labels}", number(sample.value))
+        text = "".join(f"{series} {value}\n" for series, value in lines.items())
+        return RenderedFamily(self._heads, text.encode(), len(samples) - len(lines))
 
 
 def prometheus_head(metric: Metric) -> str:

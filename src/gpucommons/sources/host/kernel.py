@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from gpucommons.model.kernel import KernelReading, ReadRun
-from gpucommons.sources.host.clock import read_clock
+from gpucommons.sources.host.clock import read_clock, read_clock_discipline
 from gpucommons.sources.host.conntrack import read_conntrack
-from gpucommons.sources.host.diskstats import DiskReader
+from gpucommons.sources.host.diskstats import DiskReader, read_raids
 from gpucommons.sources.host.filefd import read_file_handles
 from gpucommons.sources.host.netdev import read_links
+from gpucommons.sources.host.network import read_bonds, read_devices, read_protocols, read_softnet
 from gpucommons.sources.host.sockstat import read_sockets
 from gpucommons.sources.host.uname import read_uname
 from gpucommons.sources.host.vmstat import read_vmstat
 
 
 class KernelReader:
-    """Devices whose names match `disks_exclude` or `links_exclude` are left out; an empty pattern excludes none."""
+    """Devices whose names match `disks_exclude`, `links_exclude` (counters) or `devices_ignored` (properties) are left
+    out; an empty pattern excludes none. `protocol_fields` fits the protocol counters that are kept."""
 
     def __init__(
         self,
@@ -27,9 +29,13 @@ class KernelReader:
         rootfs: Path,
         disks_exclude: str,
         links_exclude: str,
+        devices_ignored: str = "",
+        protocol_fields: str = "",
     ) -> None:
         disks = DiskReader(procfs, rootfs / "run/udev/data", re.compile(disks_exclude or "(?!)"))
         links = re.compile(links_exclude) if links_exclude else None
+        ignored = re.compile(devices_ignored) if devices_ignored else None
+        fields = re.compile(protocol_fields)
         self._readers: dict[str, Callable[[], Any]] = {
             "vmstat": lambda: read_vmstat(procfs),
             "disks": disks.read,
@@ -39,6 +45,12 @@ class KernelReader:
             "sockets": lambda: read_sockets(procfs),
             "uname": lambda: read_uname(procfs),
             "clock": lambda: read_clock(sysfs),
+            "clock_discipline": read_clock_discipline,
+            "protocols": lambda: read_protocols(procfs, fields),
+            "softnet": lambda: read_softnet(procfs),
+            "devices": lambda: read_devices(sysfs, ignored),
+            "bonds": lambda: read_bonds(sysfs),
+            "raids": lambda: read_raids(procfs),
         }
 
     def read(self) -> KernelReading:

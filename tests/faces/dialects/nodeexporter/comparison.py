@@ -18,13 +18,14 @@ _NOT_COMPARED = ("node_scrape_collector_duration_seconds",)
 _MOVES = (
     *("node_load", "node_memory_", "node_procs_", "node_filefd_allocated", "node_sockstat_", "node_disk_io_now"),
     *("node_filesystem_avail_", "node_filesystem_free_", "node_filesystem_files_free"),
-    *("node_nf_conntrack_entries", "node_nf_conntrack_stat_"),
+    *("node_nf_conntrack_entries", "node_nf_conntrack_stat_", "node_netstat_Tcp_CurrEstab"),
+    *("node_timex_offset_", "node_timex_frequency_", "node_timex_maxerror_", "node_timex_estimated_"),
 )
 _STANDS = (
     *("node_memory_MemTotal_bytes", "node_memory_Swap", "node_memory_Hugepagesize", "node_memory_VmallocTotal"),
     *("node_memory_CommitLimit", "node_memory_HugePages_", "node_nf_conntrack_entries_limit"),
 )
-_COUNTS = ("node_time_seconds", "node_vmstat_")
+_COUNTS = ("node_time_seconds", "node_vmstat_", "node_netstat_")
 _CLOSE_RATIO = 0.02
 # A few processes, sockets or pages more or less.
 _CLOSE = 16.0
@@ -61,7 +62,7 @@ class Comparison:
         says = f"{key}: ours {first!r}, theirs {peer!r}, then ours {last!r}"
         if name.startswith(_NOT_COMPARED):
             return
-        if is_counter or name.startswith(_COUNTS):
+        if is_counter or (name.startswith(_COUNTS) and not name.startswith(_MOVES)):
             slack = _SECONDS_CLOSE if "seconds" in name else 0.0
             if not first - slack <= peer <= last + slack:
                 self.wrong.append(says)

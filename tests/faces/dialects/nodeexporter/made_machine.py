@@ -40,6 +40,47 @@ _PROC = {
         "00000021  00000000 00000001 00000000 00000002 00000066 00000000 00000000 00000001 00000001 00000001 00000001"
         " 00000002  00000000 00000000 00000000 00000004\n"
     ),
+    "net/netstat": (
+        "TcpExt: SyncookiesSent SyncookiesRecv ListenOverflows ListenDrops TCPTimeouts EmbryonicRsts\n"
+        "TcpExt: 11 12 13 14 15 16\n"
+        "IpExt: InNoRoutes InOctets OutOctets\nIpExt: 17 18 19\n"
+    ),
+    "net/snmp": (
+        "Ip: Forwarding DefaultTTL InReceives\nIp: 1 64 1000\n"
+        "Tcp: RtoAlgorithm MaxConn ActiveOpens CurrEstab InSegs InErrs\nTcp: 1 -1 21 22 23 24\n"
+        "UdpLite: InDatagrams InErrors\nUdpLite: 0 25\n"
+    ),
+    "net/snmp6": "Ip6InOctets                     \t31\nIcmp6InMsgs  32\nUdpLite6InErrors 33\nOdd 34\n",
+    "net/softnet_stat": (
+        "0000000d 00000001 00000002 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000\n"
+        "000033c7 00000000 0000ffff 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000\n"
+    ),
+    "mdstat": (
+        "Personalities : [raid1] [raid6] [raid5] [raid4] [raid0]\n"
+        "md0 : active raid1 sda1[0] sdb1[1](F) sdc1[2](S)\n"
+        "      248896 blocks [2/1] [U_]\n"
+        "      \n"
+        "md1 : active raid5 sda2[0] sdb2[1] sdc2[2]\n"
+        "      1953382912 blocks super 1.2 level 5, 64k chunk, algorithm 2 [3/2] [UU_]\n"
+        "      [=>...................]  recovery =  8.5% (16775552/195310144) finish=17.0min speed=259783K/sec\n"
+        "      bitmap: 0/30 pages [0KB], 65536KB chunk\n"
+        "\n"
+        "md2 : active raid0 sdd1[0] sde1[1]\n"
+        "      314159265 blocks 64k chunks\n"
+        "      \n"
+        "md3 : inactive sdf1[0](S)\n"
+        "      7777 blocks super 1.2\n"
+        "       \n"
+        "md4 : active raid1 sdg1[0] sdh1[1]\n"
+        "      2000 blocks super 1.2 [2/2] [UU]\n"
+        "        resync=PENDING\n"
+        "      \n"
+        "md5 : active raid1 sdi1[0] sdj1[1]\n"
+        "      4000 blocks super 1.2 [2/2] [UU]\n"
+        "      [>....................]  check =  2.5% (100/4000) finish=1.0min speed=1K/sec\n"
+        "      \n"
+        "unused devices: <none>\n"
+    ),
     "sys/net/netfilter/nf_conntrack_count": "33\n",
     "sys/net/netfilter/nf_conntrack_max": "65536\n",
     "sys/fs/file-nr": "2048\t0\t1000000\n",
@@ -125,6 +166,7 @@ def made_machine(directory: Path) -> MadeMachine:
     _write(machine.udev_data, {"b8:0": _SDA, "b253:0": _DM0})
     _sensors(machine.sysfs)
     _cpus(machine.sysfs)
+    _network(machine.sysfs)
     clock = {"available_clocksource": "tsc hpet acpi_pm \n", "current_clocksource": "tsc\n"}
     _write(machine.sysfs / "devices/system/clocksource/clocksource0", clock)
     return machine
@@ -170,6 +212,43 @@ def _sensors(sysfs: Path) -> None:
         (links / f"hwmon{number}").symlink_to(directory)
         if where.startswith("platform"):
             (directory / "device").symlink_to(directory.parents[1])
+
+
+_ETH0 = {
+    "addr_assign_type": "3\n",
+    "address": "01:01:01:01:01:01\n",
+    "broadcast": "ff:ff:ff:ff:ff:ff\n",
+    "carrier": "1\n",
+    "carrier_changes": "2\n",
+    "carrier_down_count": "1\n",
+    "carrier_up_count": "1\n",
+    "dev_id": "0x20\n",
+    "dormant": "0\n",
+    "duplex": "full\n",
+    "flags": "0x1303\n",
+    "ifalias": 'up "link"\n',
+    "ifindex": "2\n",
+    "iflink": "2\n",
+    "link_mode": "1\n",
+    "mtu": "1500\n",
+    "name_assign_type": "2\n",
+    "netdev_group": "0\n",
+    "operstate": "up\n",
+    "speed": "25000\n",
+    "tx_queue_len": "1000\n",
+    "type": "1\n",
+}
+
+
+def _network(sysfs: Path) -> None:
+    """A link that is up, one without most files and with an unknown speed, and a bond of two of which one is down."""
+    root = sysfs / "class/net"
+    _write(root / "eth0", _ETH0)
+    _write(root / "eth1", {"operstate": "down\n", "speed": "-1\n", "ifindex": "3\n"})
+    _write(root / "bond0", {"bonding/slaves": "eth0 eth1\n", "operstate": "up\n"})
+    _write(root / "bond0", {"lower_eth0/bonding_slave/mii_status": "up\n"})
+    _write(root / "bond0", {"slave_eth1/bonding_slave/mii_status": "down\n"})
+    _write(root, {"bonding_masters": "bond0\n"})
 
 
 def _cpus(sysfs: Path) -> None:

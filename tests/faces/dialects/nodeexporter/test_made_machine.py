@@ -23,6 +23,9 @@ def their_arguments(settings: NodeExporterSettings) -> list[str]:
         f"--collector.filesystem.fs-types-exclude={settings.filesystem_fs_types_exclude}",
         f"--collector.diskstats.device-exclude={settings.diskstats_device_exclude}",
         f"--collector.netdev.device-exclude={settings.netdev_device_exclude}",
+        f"--collector.netclass.ignored-devices={settings.netclass_ignored_devices or '^$'}",
+        f"--collector.netstat.fields={settings.netstat_fields}",
+        f"--collector.textfile.directory={settings.textfile_directory}",
     ]
 
 
@@ -60,8 +63,11 @@ def ours_of(machine: MadeMachine) -> str:
 
 def test_every_series_and_value_is_node_exporters(views: tuple[str, str]) -> None:
     ours, theirs = views
-    # The network and the free space of the disk are those of the real machine and may change.
-    moving = ("node_network_", "node_filesystem_avail", "node_filesystem_free", "node_filesystem_files_free")
+    # The counters of links, the clock and the free space of the disk are those of the real machine and may change.
+    moving = (
+        *("node_network_receive", "node_network_transmit_", "node_timex_"),
+        *("node_filesystem_avail", "node_filesystem_free", "node_filesystem_files_free"),
+    )
     assert [line for line in differences(ours, theirs) if not any(name in line for name in moving)] == []
     assert len(of_the_machine(theirs)) > 200, "there are series to compare"
 
@@ -118,6 +124,8 @@ def test_the_exclusions_are_those_of_the_settings(tmp_path: Path) -> None:
         filesystem_fs_types_exclude="^(xfs|proc)$",
         diskstats_device_exclude="^(sda|loop)",
         netdev_device_exclude="^lo$",
+        netclass_ignored_devices="^lo$",
+        netstat_fields="^Tcp_InSegs$",
     )
     environment = {
         f"GPUCOMMONS_NODEEXPORTER_{name.upper()}": getattr(debian, name) for name in debian.__dataclass_fields__
@@ -136,7 +144,7 @@ def test_the_exclusions_are_those_of_the_settings(tmp_path: Path) -> None:
     ):
         until(lambda: "node_filesystem_" in agent.get("/metrics/nodeexporter")[1], "file systems are read")
         ours, peer = (of_the_machine(text) for text in (agent.get("/metrics/nodeexporter")[1], fetched(theirs)))
-        names = ("node_filesystem_", "node_disk_reads", "node_network_")
+        names = ("node_filesystem_", "node_disk_reads", "node_network_", "node_netstat_")
         assert {key for key in ours if key[0].startswith(names)} == {key for key in peer if key[0].startswith(names)}
         devices = {dict(labels).get("device") for name, labels in ours if name.startswith("node_network_")}
         assert "lo" not in devices

@@ -34,6 +34,8 @@ def views(rounds: int) -> list[tuple[str, str, str]]:
     exclusions = (
         f"--collector.filesystem.mount-points-exclude={chosen.filesystem_mount_points_exclude}",
         f"--collector.netdev.device-exclude={chosen.netdev_device_exclude}",
+        "--collector.netclass.ignored-devices=^$",
+        "--collector.textfile.directory=",
     )
     with (
         running_node_exporter(*exclusions) as theirs,

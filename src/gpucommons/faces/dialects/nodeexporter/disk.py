@@ -1,9 +1,9 @@
-"""node_disk_*: I/O of block devices since boot, and their properties from udev."""
+"""node_disk_*: I/O of block devices since boot, and their properties from udev; node_md_*: software RAIDs."""
 
 from collections.abc import Iterable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge
-from gpucommons.model.kernel import Disk
+from gpucommons.model.kernel import Disk, Raid
 from gpucommons.model.snapshot import Snapshot
 
 # /proc/diskstats counts in sectors of this size, whatever the sector size of the device.
@@ -76,20 +76,45 @@ ATA = (
     ),
 )
 
+RAID_DISKS = gauge("node_md_disks", "Disks of a software RAID in each state.", "device", "state")
+RAID_DISKS_REQUIRED = gauge("node_md_disks_required", "Disks that a software RAID needs.", "device")
+RAID_BLOCKS = gauge("node_md_blocks", "Blocks of a software RAID.", "device")
+RAID_BLOCKS_SYNCED = gauge("node_md_blocks_synced", "Blocks of a software RAID that are synchronised.", "device")
+RAID_STATE = gauge("node_md_state", "State of a software RAID: 1 for the current one, else 0.", "device", "state")
+# node_exporter's words for the states.
+_RAID_STATES = {
+    "active": "active",
+    "inactive": "inactive",
+    "recovering": "recovering",
+    "resyncing": "resync",
+    "checking": "check",
+}
+
 CATALOGUE = (
     *(metric for metric, _ in COUNTERS),
     INFO,
     FILESYSTEM_INFO,
     DEVICE_MAPPER_INFO,
     *(metric for metric, _ in ATA),
+    RAID_DISKS,
+    RAID_DISKS_REQUIRED,
+    RAID_BLOCKS,
+    RAID_BLOCKS_SYNCED,
+    RAID_STATE,
 )
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     kernel = snapshot.readings.kernel
-    if kernel is None or kernel.disks is None:
+    if kernel is None:
         return
-    disks = kernel.disks
+    if kernel.disks is not None:
+        yield from _disks(kernel.disks)
+    if kernel.raids is not None:
+        yield from _raids(kernel.raids)
+
+
+def _disks(disks: tuple[Disk, ...]) -> Iterator[Family]:
     for place, (metric, unit) in enumerate(COUNTERS):
         yield metric.of(((disk.name,), disk.counters[place] * unit) for disk in disks if place < len(disk.counters))
     yield INFO.of((_labels(disk, str(disk.major), str(disk.minor), of=_IDENTITY), 1) for disk in disks)
@@ -97,6 +122,24 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield DEVICE_MAPPER_INFO.of((_labels(disk, of=_MAPPER), 1) for disk in disks if disk.properties.get("DM_NAME"))
     for metric, property in ATA:
         yield metric.of(_ata(disks, property))
+
+
+def _raids(raids: tuple[Raid, ...]) -> Iterator[Family]:
+    yield RAID_DISKS.of(
+        ((raid.name, state), number)
+        for raid in raids
+        for state, number in (
+            ("active", raid.disks_active),
+            ("failed", raid.disks_failed),
+            ("spare", raid.disks_spare),
+        )
+    )
+    yield RAID_DISKS_REQUIRED.of(((raid.name,), raid.disks_required) for raid in raids)
+    yield RAID_BLOCKS.of(((raid.name,), raid.blocks) for raid in raids)
+    yield RAID_BLOCKS_SYNCED.of(((raid.name,), raid.blocks_synced) for raid in raids)
+    yield RAID_STATE.of(
+        ((raid.name, word), int(raid.state == state)) for raid in raids for state, word in _RAID_STATES.items()
+    )
 
 
 _IDENTITY = ("ID_PATH", "ID_WWN", "ID_MODEL", "ID_SERIAL_SHORT", "ID_REVISION")

@@ -25,6 +25,7 @@ _BY_SOURCE = {
     "pressure": "pressure",
     "filesystem": "filesystems",
     "hwmon": "hardware",
+    "textfile": "text_files",
 }
 _BY_KERNEL_PART = {
     "vmstat": "vmstat",
@@ -35,6 +36,12 @@ _BY_KERNEL_PART = {
     "sockstat": "sockets",
     "uname": "uname",
     "time": "clock",
+    "timex": "clock_discipline",
+    "netstat": "protocols",
+    "softnet": "softnet",
+    "netclass": "devices",
+    "bonding": "bonds",
+    "mdadm": "raids",
 }
 
 
