@@ -42,7 +42,9 @@ def views(rounds: int) -> list[tuple[str, str, str]]:
         running_agent("--interval", INTERVAL_S, environment=OFTEN) as agent,
     ):
         ours = partial(served, agent)
-        until(lambda: "node_filesystem_size_bytes" in ours() and "conntrack" in ours(), "every source has been read")
+        until(
+            lambda: "node_filesystem_size_bytes" in ours() and "node_uname_info" in ours(), "every source has been read"
+        )
         taken = []
         for _ in range(rounds):
             before, peer = ours(), fetched(theirs)
