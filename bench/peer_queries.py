@@ -1,8 +1,8 @@
 """The queries of a peer's dashboards and alerts, against the agent and against the peer's own exporter.
 
 One Prometheus scrapes both. Each query runs once on the series of each, and so does each selector in it: an alert that
-does not fire has no result, but its selectors have series. A query holds if both have the same number of series, for
-the query and for each of its selectors.
+does not fire has no result, but its selectors have series. A query holds if the agent has at least as many series as
+the peer, for the query and for each of its selectors.
 
     python -m bench.peer_queries --dialect nodeexporter --peer 127.0.0.1:9100 alerts.yaml dashboard.json
 
@@ -30,7 +30,12 @@ _SCRAPE_S = 5
 # A rate over a minute needs this long.
 _SETTLE_S = 75
 _WINDOW = "1m"
-_SELECTOR = re.compile(r"\b([a-zA-Z_:][a-zA-Z0-9_:]*)\s*\{([^{}]*)\}|\b((?:node|nvidia_smi|DCGM)_[a-zA-Z0-9_]+)\b")
+# A string, a selector with braces, or the bare name of a metric.
+_STRING = r"\"(?:[^\"\\]|\\.)*\""
+_SELECTOR = re.compile(
+    rf"(?P<string>{_STRING})|(?P<name>[a-zA-Z_:][\w:]*)?\{{(?P<matchers>(?:[^{{}}\"]|{_STRING})*)\}}"
+    r"|\b(?P<bare>(?:node|nvidia_smi|DCGM)_\w+)\b(?!\s*\{)"
+)
 _INTERVALS = re.compile(r"\$\{?__(?:rate_)?interval\}?|\$\{?__range\}?")
 _VARIABLE = re.compile(r"(=~|!~|!=|=)\s*\"[^\"]*\$[^\"]*\"")
 
@@ -64,13 +69,17 @@ def for_instance(query: str, instance: str) -> str:
     query = re.sub(r"\s*job=\"[^\"]*\",?", "", query)
 
     def restricted(found: re.Match[str]) -> str:
-        name, matchers, bare = found.groups()
-        if bare and query[found.end() : found.end() + 1] == "{":
+        if found["string"]:
             return found[0]
-        kept = (matchers or "").strip().rstrip(",")
-        return f'{name or bare}{{{kept}{"," if kept else ""}exporter="{instance}"}}'
+        matchers = [text for text in ((found["matchers"] or "").strip().rstrip(","), f'exporter="{instance}"') if text]
+        return f"{found['name'] or found['bare'] or ''}{{{','.join(matchers)}}}"
 
     return _SELECTOR.sub(restricted, query)
+
+
+def selectors_of(query: str) -> list[str]:
+    found = _SELECTOR.finditer(_INTERVALS.sub(_WINDOW, query))
+    return list(dict.fromkeys(each[0] for each in found if not each["string"]))
 
 
 def count(prometheus: Prometheus, query: str) -> int:
@@ -82,11 +91,12 @@ def compare(prometheus: Prometheus, name: str, query: str) -> tuple[str, ...]:
     ours, theirs = (count(prometheus, for_instance(query, exporter)) for exporter in ("agent", "peer"))
     pairs = [
         tuple(count(prometheus, for_instance(selector, exporter)) for exporter in ("agent", "peer"))
-        for selector in dict.fromkeys(found[0] for found in _SELECTOR.finditer(_INTERVALS.sub(_WINDOW, query)))
+        for selector in selectors_of(query)
     ]
-    equal = ours == theirs and all(left == right for left, right in pairs)
-    data = all(right for _, right in pairs)
-    verdict = "differs" if not equal else "equal" if data else "equal (the peer has no series)"
+    if all(left == right for left, right in ((ours, theirs), *pairs)):
+        verdict = "equal" if all(right for _, right in pairs) else "equal (the peer lacks a series)"
+    else:
+        verdict = "more here" if all(left >= right for left, right in ((ours, theirs), *pairs)) else "differs"
     return name, f"{ours} / {theirs}", ", ".join(f"{left} / {right}" for left, right in pairs), verdict
 
 
@@ -117,7 +127,7 @@ def main() -> None:
             rows = [compare(prometheus, name, query) for file in given.files for name, query in queries_of(file)]
     show(f"Queries on {given.dialect} and its peer", ("query", "series here / there", "of its selectors", ""), rows)
     differing = sum(row[-1] == "differs" for row in rows)
-    print(f"{len(rows) - differing} of {len(rows)} queries equal")
+    print(f"{len(rows) - differing} of {len(rows)} queries hold")
     sys.exit(bool(differing))
 
 

@@ -67,9 +67,10 @@ def test_each_dialect_is_scraped_at_the_interval_its_users_expect(tmp_path: Path
     jobs = {job["job_name"]: job for job in prometheus["scrape_configs"]}
     scraped = scraped_dialects(StackSettings())
     assert set(jobs) == {dialect.name for dialect in scraped} | {"prometheus", "alertmanager", "grafana"}
-    assert {dialect.name for dialect in DIALECTS} - set(jobs) == {"nodeexporter", "xpushare"}, "off the main page"
+    off_main = {dialect.name for dialect in DIALECTS} - set(jobs)
+    assert off_main == {"nodeexporter", "nvidiasmi", "xpushare"}
     asked_for = {dialect.name for dialect in scraped_dialects(StackSettings(nodeexporter=True))}
-    assert asked_for == {dialect.name for dialect in DIALECTS} - {"xpushare"}
+    assert asked_for == {dialect.name for dialect in DIALECTS} - {"nvidiasmi", "xpushare"}
     for dialect in scraped:
         assert jobs[dialect.name]["metrics_path"] == f"/metrics/{dialect.name}"
         assert jobs[dialect.name]["scrape_interval"] == ("30s" if dialect.name == "ds01" else "15s")

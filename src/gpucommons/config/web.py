@@ -60,6 +60,7 @@ class ListenersSettings:
     nvshare: str = _listener("nvshare", 9402)
     xpushare: str = _listener("xpushare", 9402)
     dcgm: str = _listener("dcgm", 9400)
+    nvidiasmi: str = _listener("nvidiasmi", 9835)
     ds01: str = _listener("ds01", 9101, bind_and_port=("DS01_EXPORTER_BIND", "DS01_EXPORTER_PORT"))
     vgpu: str = _listener("vgpu", 8080)
 

@@ -52,9 +52,15 @@ class GpuIdentity:
     temperature_shutdown_celsius: int | None = None
     clock_sm_max_mhz: int | None = None
     clock_memory_max_mhz: int | None = None
+    clock_graphics_max_mhz: int | None = None
     pcie_generation_max: int | None = None
     pcie_width_max: int | None = None
     gpm_supported: bool = False
+    brand: str | None = None
+    # Of the PCI configuration space: device and vendor of the board's maker.
+    pci_subsystem_id: int | None = None
+    # Versions of the objects in the board's InfoROM, by name: image, oem, ecc, power.
+    inforom_versions: tuple[tuple[str, str], ...] = ()
 
     @property
     def device(self) -> str:
@@ -77,6 +83,8 @@ class GpuReadings(NamedTuple):
     memory_reserved_bytes: int | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
+    # What was set; the limit in force (power_limit_watts) may be lower.
+    power_limit_set_watts: float | None = None
     temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
     fan_percent: int | None = None

@@ -77,9 +77,13 @@ def _identity(index: int, uuid: str) -> GpuIdentity:
         temperature_shutdown_celsius=95,
         clock_sm_max_mhz=1980,
         clock_memory_max_mhz=3201,
+        clock_graphics_max_mhz=1980,
         pcie_generation_max=5,
         pcie_width_max=16,
         gpm_supported=True,
+        brand="Nvidia",
+        pci_subsystem_id=0x18BE10DE,
+        inforom_versions=(("image", "G520.0282.02.02"), ("oem", "2.1"), ("ecc", "7.16")),
     )
 
 
@@ -222,6 +226,7 @@ class LabGpus:
             memory_reserved_bytes=RESERVED_BYTES,
             power_watts=round(watts, 3),
             power_limit_watts=_LIMIT_WATTS,
+            power_limit_set_watts=_LIMIT_WATTS,
             temperature_celsius=round(celsius),
             memory_temperature_celsius=round(celsius + 7),
             clock_graphics_mhz=clock,

@@ -18,6 +18,7 @@ PREFIXES = {
     "ds01": ("ds01_",),
     "vgpu": ("pod_gpu_", "pod_total_", "exposer_"),
     "nodeexporter": ("node_",),
+    "nvidiasmi": ("nvidia_smi_",),
 }
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: str(dialect.name))
 

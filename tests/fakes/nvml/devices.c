@@ -142,13 +142,19 @@ int nvmlDeviceGetVbiosVersion(void *device, char *out, unsigned length)
     return text(out, length, r->text);
 }
 
+int nvmlDeviceGetInforomImageVersion(void *device, char *out, unsigned length)
+{
+    ENTER("nvmlDeviceGetInforomImageVersion", NULL, 0, device);
+    return text(out, length, r->text);
+}
+
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 
 int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci)
 {
     ENTER("nvmlDeviceGetPciInfo_v3", NULL, 0, device);
     memset(pci, 0, sizeof *pci);
-    pci->device = 6 + h->gpu;
+    pci->device = 6 + h->gpu, pci->id = 0x233510de, pci->subsystem = 0x18be10de;
     snprintf(pci->legacy, sizeof pci->legacy, "0000:00:%02X.0", pci->device);
     snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:00:%02X.0", pci->device);
     return OK;
@@ -185,8 +191,9 @@ int nvmlDeviceGetTemperatureThreshold(void *device, int kind, unsigned *celsius)
 
 int nvmlDeviceGetMaxClockInfo(void *device, int kind, unsigned *mhz)
 {
-    const char *flavour = kind == 1 ? "SM" : "MEM";
-    ENTER("nvmlDeviceGetMaxClockInfo", flavour, kind == 1, device);
+    /* The graphics clock is the SM clock. */
+    const char *flavour = kind <= 1 ? "SM" : "MEM";
+    ENTER("nvmlDeviceGetMaxClockInfo", flavour, kind <= 1, device);
     *mhz = (unsigned)r->value[0];
     return OK;
 }
@@ -209,6 +216,8 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, 0)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 0)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, 0)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, 0)
+NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, 0)
+NUMBER(nvmlDeviceGetBrand, int, 0)
 NUMBER(nvmlDeviceGetPowerUsage, unsigned, 1000)
 NUMBER(nvmlDeviceGetPerformanceState, int, 0)
 NUMBER(nvmlDeviceGetFanSpeed, unsigned, 0)

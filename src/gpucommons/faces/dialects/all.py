@@ -7,6 +7,7 @@ from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
 from gpucommons.faces.dialects.node import NODE
 from gpucommons.faces.dialects.nodeexporter import NODEEXPORTER
+from gpucommons.faces.dialects.nvidiasmi import NVIDIASMI
 from gpucommons.faces.dialects.nvshare import NVSHARE
 from gpucommons.faces.dialects.vgpu import vgpu_dialect
 from gpucommons.faces.dialects.xpushare import XPUSHARE
@@ -26,6 +27,7 @@ def dialects(
         vgpu_dialect(pod_namespace, like_vgpu_monitor),
         XPUSHARE,
         NODEEXPORTER,
+        NVIDIASMI,
     )
 
 

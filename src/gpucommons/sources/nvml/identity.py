@@ -44,12 +44,32 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-def _pci_bus_id(handle: Handle) -> str:
+_BRANDS = {
+    value: name.removeprefix("NVML_BRAND_").replace("_", " ").title()
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_BRAND_") and isinstance(value, int) and not name.endswith(("UNKNOWN", "COUNT"))
+}
+_INFOROM_OBJECTS = {
+    "oem": pynvml.NVML_INFOROM_OEM,
+    "ecc": pynvml.NVML_INFOROM_ECC,
+    "power": pynvml.NVML_INFOROM_POWER,
+}
+
+
+def _pci(handle: Handle) -> tuple[str, int | None]:
+    """The address on the bus, and the id of the subsystem."""
     call: Callable[..., int] | None = library.function("nvmlDeviceGetPciInfo_v3")
     out = pynvml.nvmlPciInfo_t()
     if call is None or call(handle, byref(out)) != codes.OK:
-        return ""
-    return str(out.busId)
+        return "", None
+    return str(out.busId), int(out.pciSubSystemId) or None
+
+
+def _inforom_versions(handle: Handle) -> tuple[tuple[str, str], ...]:
+    found = {"image": library.text("nvmlDeviceGetInforomImageVersion", handle)}
+    for name, number in _INFOROM_OBJECTS.items():
+        found[name] = library.text("nvmlDeviceGetInforomVersion", handle, number)
+    return tuple((name, version) for name, version in found.items() if version)
 
 
 def _gpm_supported(handle: Handle) -> bool:
@@ -67,6 +87,8 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
     uuid = static.text("nvmlDeviceGetUUID")
     if uuid is None:
         raise codes.GpuLost("no_uuid")
+    pci_bus_id, pci_subsystem_id = _pci(handle)
+    brand = static.number("nvmlDeviceGetBrand")
     constraints = static.numbers("nvmlDeviceGetPowerManagementLimitConstraints", count=2) or (None, None)
     capability = static.numbers("nvmlDeviceGetCudaComputeCapability", count=2)
     architecture = static.number("nvmlDeviceGetArchitecture")
@@ -74,7 +96,7 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
         uuid=uuid,
         index=index,
         name=static.text("nvmlDeviceGetName") or "",
-        pci_bus_id=_pci_bus_id(handle),
+        pci_bus_id=pci_bus_id,
         minor=minor,
         serial=static.text("nvmlDeviceGetSerial"),
         architecture=None if architecture is None else _ARCHITECTURES.get(architecture),
@@ -92,7 +114,11 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
         ),
         clock_sm_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),
         clock_memory_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM),
+        clock_graphics_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_GRAPHICS),
         pcie_generation_max=static.number("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width_max=static.number("nvmlDeviceGetMaxPcieLinkWidth"),
         gpm_supported=_gpm_supported(handle),
+        brand=None if brand is None else _BRANDS.get(brand),
+        pci_subsystem_id=pci_subsystem_id,
+        inforom_versions=_inforom_versions(handle),
     )

@@ -112,6 +112,10 @@ ROWS: tuple[ReadingRow, ...] = (
         "power_limit",
         ("nvmlDeviceGetEnforcedPowerLimit", kinds.number("power_limit_watts", scale=0.001)),
     ),
+    _slow(
+        "power_limit_set",
+        ("nvmlDeviceGetPowerManagementLimit", kinds.number("power_limit_set_watts", scale=0.001)),
+    ),
     _slow("pcie_generation", ("nvmlDeviceGetCurrPcieLinkGeneration", kinds.number("pcie_generation"))),
     _slow("pcie_width", ("nvmlDeviceGetCurrPcieLinkWidth", kinds.number("pcie_width"))),
     _slow("pcie_replays", ("nvmlDeviceGetPcieReplayCounter", kinds.number("pcie_replays"))),
