@@ -27,6 +27,8 @@ from gpucommons.config.api_address import AUTO, served_socket
 from gpucommons.config.dialects import DcgmSettings
 from gpucommons.config.settings import FleetSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
+from gpucommons.faces.dialects.dcgm import CATALOGUE as DCGM_CATALOGUE
+from gpucommons.faces.dialects.dcgm.collectors import Shape, parse_collectors
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.faces.fleet.reader import FleetReader, FleetSource
@@ -97,6 +99,7 @@ class Agent:
         )
         spoken = dialects(
             dcgm=_dcgm_options(settings.dcgm),
+            dcgm_shape=_dcgm_shape(settings.dcgm),
             pod_namespace=settings.vgpu.namespace_label,
             like_vgpu_monitor=settings.vgpu.like_the_program,
         )
@@ -200,8 +203,28 @@ def _main_listeners(settings: Settings) -> list[tuple[str, None]]:
 
 def _dcgm_options(settings: DcgmSettings) -> DcgmOptions:
     return DcgmOptions(
-        settings.hostname_label, settings.shared, settings.xid_count_window_ms, settings.clock_events_count_window_ms
+        settings.hostname_label,
+        settings.shared,
+        settings.xid_count_window_ms,
+        settings.clock_events_count_window_ms,
+        settings.pod_uid,
+        settings.replace_blanks_in_model_name,
     )
+
+
+def _dcgm_shape(settings: DcgmSettings) -> Shape:
+    """A list that cannot be read is not an error: images of dcgm-exporter set its path, and this agent may lack it."""
+    collectors = None
+    if settings.collectors:
+        try:
+            text = Path(settings.collectors).read_text(errors="replace")
+        except OSError as error:
+            log.warning("dcgm: %s: %s; all fields are served", settings.collectors, error.strerror)
+        else:
+            collectors, problems = parse_collectors(text, (metric.name for metric in DCGM_CATALOGUE))
+            for problem in problems:
+                log.warning("dcgm: %s: %s", settings.collectors, problem)
+    return Shape(collectors, settings.use_old_namespace, settings.pod_labels)
 
 
 def _prometheus(settings: Settings) -> Prometheus | None:

@@ -2,15 +2,20 @@
 
 import os
 
+from gpucommons.config.dialects import DcgmSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.sources import KubernetesSettings
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
+from gpucommons.sources.kubernetes.pod_json import LabelPatterns
 from gpucommons.sources.kubernetes.source import PodFollower
 
 
-def pod_follower(settings: KubernetesSettings) -> PodFollower | KubeletPodFollower:
-    labels = [label.strip() for label in settings.pod_labels.split(",") if label.strip()]
+def pod_follower(settings: KubernetesSettings, dcgm: DcgmSettings) -> PodFollower | KubeletPodFollower:
+    """Labels are kept for owners, and for the dcgm dialect if it shows them."""
+    names = [label.strip() for label in settings.pod_labels.split(",") if label.strip()]
+    patterns = [pattern.strip() for pattern in dcgm.pod_label_allowlist.split(",")] if dcgm.pod_labels else []
+    labels = LabelPatterns(names, patterns)
     access = _access(settings)
     if settings.source == "api":
         return PodFollower(access, allowed_labels=labels)

@@ -120,7 +120,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     processes_s = settings.sampling.processes_interval_s
     docker = ContainerFollower(DOCKER, path.docker_socket or None)
     podman = ContainerFollower(PODMAN, path.podman_socket or None)
-    kubelet, pods = PodDevicesFollower(path.kubelet_socket), pod_follower(settings.kubernetes)
+    kubelet, pods = PodDevicesFollower(path.kubelet_socket), pod_follower(settings.kubernetes, settings.dcgm)
 
     def containers() -> Mapping[str, Container]:
         return all_containers(docker.newest, podman.newest)

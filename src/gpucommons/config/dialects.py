@@ -12,6 +12,18 @@ _VIRTUAL_GPUS = {
 }
 
 
+def _without_hostname(given: Mapping[str, str]) -> str:
+    """DCGM_EXPORTER_NO_HOSTNAME is true or false; false leaves the default."""
+    (text,) = given.values()
+    chosen = _VIRTUAL_GPUS.get(text.strip().lower())
+    return text if chosen is None else "none" if chosen == "per_pod" else "Hostname"
+
+
+def _check_expressions(text: str) -> None:
+    for part in text.split(","):
+        check_expression(part.strip())
+
+
 def _virtual_gpus(given: Mapping[str, str]) -> str:
     (text,) = given.values()
     return _VIRTUAL_GPUS.get(text.strip().lower(), text)
@@ -56,8 +68,40 @@ class NodeExporterSettings:
 class DcgmSettings:
     hostname_label: str = option(
         "Hostname",
-        "name of the label with the node's name; released versions of dcgm-exporter use Hostname",
-        choices=("Hostname", "hostname", "both"),
+        "name of the label with the node's name; released versions of dcgm-exporter use Hostname; none: no label",
+        choices=("Hostname", "hostname", "both", "none"),
+        aliases=("DCGM_EXPORTER_NO_HOSTNAME",),
+        join_aliases=_without_hostname,
+    )
+    collectors: str = option(
+        "",
+        "CSV file of dcgm-exporter with the fields to serve, their types and help, and the fields that are labels; "
+        "read at the start; empty: all fields that are available",
+        aliases=("DCGM_EXPORTER_COLLECTORS",),
+    )
+    use_old_namespace: bool = option(
+        False,
+        "labels of dcgm-exporter 1.x: uuid, pod_name, pod_namespace and container_name",
+        aliases=("DCGM_EXPORTER_USE_OLD_NAMESPACE",),
+    )
+    pod_uid: bool = option(
+        False, "add the label pod_uid to the series of pods", aliases=("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID",)
+    )
+    pod_labels: bool = option(
+        False,
+        "add the labels of pods to their series; other characters than letters, digits and _ become _",
+        aliases=("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS",),
+    )
+    pod_label_allowlist: str = option(
+        "",
+        "regular expressions, comma-separated, of the pod labels that pod_labels adds; empty: all",
+        check=_check_expressions,
+        aliases=("DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",),
+    )
+    replace_blanks_in_model_name: bool = option(
+        False,
+        "write the label modelName with dashes in place of blanks",
+        aliases=("DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME",),
     )
     shared: str = option(
         "once",

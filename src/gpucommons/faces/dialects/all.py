@@ -1,6 +1,7 @@
 """All dialects, in the order in which /metrics serves them."""
 
 from gpucommons.faces.dialects.dcgm import dcgm_dialect
+from gpucommons.faces.dialects.dcgm.collectors import Shape
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.dialects.ds01 import DS01
@@ -14,16 +15,20 @@ from gpucommons.faces.dialects.xpushare import XPUSHARE
 
 
 def dialects(
-    *, dcgm: DcgmOptions | None = None, pod_namespace: bool = True, like_vgpu_monitor: bool = False
+    *,
+    dcgm: DcgmOptions | None = None,
+    dcgm_shape: Shape | None = None,
+    pod_namespace: bool = True,
+    like_vgpu_monitor: bool = False,
 ) -> tuple[Dialect, ...]:
-    """`dcgm` sets the labels and windows of dcgm; `pod_namespace` adds the namespace label to vgpu, and
-    `like_vgpu_monitor` gives it the labels and values of k8s-vgpu-monitor's program."""
+    """`dcgm` sets the labels and windows of dcgm, `dcgm_shape` which fields it has; `pod_namespace` adds the namespace
+    label to vgpu, and `like_vgpu_monitor` gives it the labels and values of k8s-vgpu-monitor's program."""
     return (
         GPUCOMMONS,
         NODE,
         NVSHARE,
         DS01,
-        dcgm_dialect(dcgm),
+        dcgm_dialect(dcgm, dcgm_shape),
         vgpu_dialect(pod_namespace, like_vgpu_monitor),
         XPUSHARE,
         NODEEXPORTER,

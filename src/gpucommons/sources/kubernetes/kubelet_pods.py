@@ -4,14 +4,13 @@ Requires the right to get nodes/proxy, or the kubelet's read-only port.
 """
 
 import asyncio
-from collections.abc import Collection
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.api import ApiServer
-from gpucommons.sources.kubernetes.pod_json import pod_of
+from gpucommons.sources.kubernetes.pod_json import LabelNames, pod_of
 from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceError
 
@@ -27,13 +26,13 @@ class KubeletPodFollower:
         self,
         access: ClusterAccess,
         *,
-        allowed_labels: Collection[str] = (),
+        allowed_labels: LabelNames = (),
         refresh_s: float = _REFRESH_S,
         timeout_s: float = _TIMEOUT_S,
         backoff: Backoff | None = None,
     ) -> None:
         self._access = access
-        self._allowed_labels = tuple(allowed_labels)
+        self._allowed_labels = allowed_labels
         self._refresh_s = refresh_s
         self._timeout_s = timeout_s
         self._backoff = backoff or Backoff()

@@ -5,6 +5,7 @@ Keeps only labels on the allow-list and the annotations that the agent reads.
 
 import re
 from collections.abc import Collection
+from itertools import islice
 
 from gpucommons.model.pods import KEPT_ANNOTATIONS, Pod
 from gpucommons.sources.json_values import JsonObject, items, mapping, text, text_mapping
@@ -12,10 +13,25 @@ from gpucommons.sources.json_values import JsonObject, items, mapping, text, tex
 _CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"
 _CONFIG_HASH = re.compile(r"[0-9a-f]{32}")
 _CONTAINER_ID = re.compile(r"[a-z0-9-]+://([0-9a-f]{64})")
+_MAX_LABELS = 64
 _STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
-def pod_of(document: object, allowed_labels: Collection[str]) -> Pod | None:
+class LabelPatterns:
+    """The labels that are kept: by name, and by regular expression."""
+
+    def __init__(self, names: Collection[str], patterns: Collection[str]) -> None:
+        self._names = frozenset(names)
+        self._patterns = tuple(re.compile(pattern) for pattern in patterns)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or any(pattern.search(name) for pattern in self._patterns)
+
+
+LabelNames = Collection[str] | LabelPatterns
+
+
+def pod_of(document: object, allowed_labels: LabelNames) -> Pod | None:
     """None if the document does not identify a pod."""
     fields = mapping(document)
     metadata = mapping(fields.get("metadata"))
@@ -31,7 +47,7 @@ def pod_of(document: object, allowed_labels: Collection[str]) -> Pod | None:
         name=name,
         namespace=namespace,
         phase=text(status.get("phase")),
-        labels={key: labels[key] for key in allowed_labels if key in labels},
+        labels=dict(islice(((key, labels[key]) for key in labels if key in allowed_labels), _MAX_LABELS)),
         annotations={key: annotations[key] for key in KEPT_ANNOTATIONS if key in annotations},
         containers=_containers(status),
         config_hash=config_hash if _CONFIG_HASH.fullmatch(config_hash) else None,

@@ -7,13 +7,14 @@ the source is down until it succeeds. Requires the rights to list and watch pods
 import os
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.pods import PodReading
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
 from gpucommons.sources.kubernetes.api import ApiServer
+from gpucommons.sources.kubernetes.pod_json import LabelNames
 from gpucommons.sources.kubernetes.table import Expired, PodTable
 from gpucommons.sources.latest import Latest, keep_following
 from gpucommons.sources.source import SourceError
@@ -36,14 +37,14 @@ class PodFollower:
         self,
         access: ClusterAccess | None = None,
         *,
-        allowed_labels: Collection[str] = (),
+        allowed_labels: LabelNames = (),
         timeout_s: float = _TIMEOUT_S,
         watch_s: float = _WATCH_S,
         backoff: Backoff | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access = access
-        self._allowed_labels = tuple(allowed_labels)
+        self._allowed_labels = allowed_labels
         self._timeout_s = timeout_s
         self._watch_s = watch_s
         self._backoff = backoff or Backoff()

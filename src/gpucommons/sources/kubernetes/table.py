@@ -4,11 +4,11 @@
 repeating or losing an event.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from gpucommons.model.pods import Pod, PodReading
 from gpucommons.sources.json_values import integer, mapping, text
-from gpucommons.sources.kubernetes.pod_json import node_of, pod_of
+from gpucommons.sources.kubernetes.pod_json import LabelNames, node_of, pod_of
 from gpucommons.sources.source import SourceError
 
 _GONE = 410
@@ -22,10 +22,10 @@ class Expired(SourceError):
 
 
 class PodTable:
-    def __init__(self, node_name: str, allowed_labels: Collection[str]) -> None:
+    def __init__(self, node_name: str, allowed_labels: LabelNames) -> None:
         self.resource_version: str | None = None
         self._node_name = node_name
-        self._allowed_labels = tuple(allowed_labels)
+        self._allowed_labels = allowed_labels
         self._pods: dict[str, Pod] = {}
         self._reading: PodReading | None = None
 

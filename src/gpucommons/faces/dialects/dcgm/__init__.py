@@ -1,13 +1,15 @@
 """DCGM_FI_* and DCGM_EXP_*: the names of dcgm-exporter, without DCGM.
 
 DCGM_FI_* is in fields.py: which reading fills which field. DCGM_EXP_* is in windows.py: counts in a sliding window.
-labels.py decides which series a GPU has; pod_use.py computes a pod's use of a shared GPU.
+labels.py decides which series a GPU has; pod_use.py computes a pod's use of a shared GPU. collectors.py is what an
+operator chose of all this.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from gpucommons.faces.dialects.dcgm import fields, windows
+from gpucommons.faces.dialects.dcgm.collectors import Shape
 from gpucommons.faces.dialects.dcgm.fields import (
     BOARD,
     FB_USED,
@@ -83,14 +85,15 @@ def _families(
             yield metric.of((*_points(whole, read), *_points(pods, of_pod)))
 
 
-def dcgm_dialect(options: DcgmOptions | None = None) -> Dialect:
-    chosen = options or DcgmOptions()
+def dcgm_dialect(options: DcgmOptions | None = None, shape: Shape | None = None) -> Dialect:
+    """With a `shape`, names, types and labels are those of the operator's list, chosen from the catalogue."""
+    chosen, form = options or DcgmOptions(), shape or Shape()
     return Dialect(
         name="dcgm",
         port=PORT,
         summary="GPUs in the names of dcgm-exporter, without DCGM",
         catalogue=CATALOGUE,
-        collect=lambda snapshot: _collect(snapshot, chosen),
+        collect=lambda snapshot: form.apply(_collect(snapshot, chosen), snapshot),
     )
 
 

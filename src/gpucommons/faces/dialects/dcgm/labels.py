@@ -41,12 +41,15 @@ OPTIONAL = tuple(name for name in LABELS if name not in _ALWAYS)
 
 @dataclass(frozen=True, slots=True)
 class DcgmOptions:
-    """`hostname_label` is Hostname, hostname or both; `shared` is once or per_pod."""
+    """`hostname_label` is Hostname, hostname, both or none; `shared` is once or per_pod. `pod_uid` adds the UID to all
+    series of a pod; without it only values of a single pod have it."""
 
     hostname_label: str = "Hostname"
     shared: str = "once"
     xid_window_ms: int = 300_000
     clock_events_window_ms: int = 300_000
+    pod_uid: bool = False
+    dashes_in_model_name: bool = False
 
 
 def field_gauge(name: str, help: str) -> Metric:
@@ -89,6 +92,8 @@ class Labeller:
         readings = snapshot.readings
         gpus, devices = readings.gpus, readings.pod_devices
         self.per_pod = options.shared == PER_POD
+        self._pod_uid = options.pod_uid
+        self._dashes = options.dashes_in_model_name
         self._driver_version = "" if gpus is None else gpus.driver_version
         self._hostnames = (
             snapshot.hostname if options.hostname_label in ("Hostname", "both") else "",
@@ -105,10 +110,14 @@ class Labeller:
         """The label values of one GPU or GPU instance, one per pod and job; at least one."""
         holders = self._pods.get(_place(gpu, instance), ())
         if self.per_pod and holders:
-            pods = [_PodPart(h.container, h.namespace, h.pod, "", _vgpu(h)) for h in holders]
+            pods = [_PodPart(h.container, h.namespace, h.pod, self._uid(h.namespace, h.pod), _vgpu(h)) for h in holders]
         else:
-            pods = [_PodPart(*only_pod(holders))]
+            container, namespace, pod = only_pod(holders)
+            pods = [_PodPart(container, namespace, pod, self._uid(namespace, pod))]
         return [labels for pod in pods for labels in self._with(gpu, instance, pod)]
+
+    def _uid(self, namespace: str, pod: str) -> str:
+        return self._uids.get((namespace, pod), "") if self._pod_uid else ""
 
     def without_pods(self, gpu: Gpu, instance: MigInstance | None = None) -> list[LabelValues]:
         return list(self._with(gpu, instance, _NO_POD))
@@ -128,7 +137,7 @@ class Labeller:
             identity.uuid,
             identity.pci_bus_id,
             identity.device,
-            identity.name,
+            "-".join(identity.name.split()) if self._dashes else identity.name,
             "" if instance is None else instance.gpu_instance_profile,
             "" if instance is None else str(instance.gpu_instance_id),
             *self._hostnames,
