@@ -15,7 +15,7 @@ PREFIXES = {"dcgm": "DCGM_", "nodeexporter": "node_", "node": ""}
 # Prefixes that are named otherwise than their module: DCGM's own, subjects of node_exporter that share a module, and a
 # label of the snapshot.
 ALIASES = {
-    "dcgm": {"FI": "fields", "EXP": "windows"},
+    "dcgm": {"FI": "fields", "EXP": "windows", "EXP_GPU_HEALTH": "status", "EXP_P2P": "status"},
     "nodeexporter": dict.fromkeys(("boot", "context", "forks", "intr", "procs"), "stat")
     | dict.fromkeys(("netstat", "softnet", "bonding"), "network")
     | {"timex": "time", "md": "disk"},

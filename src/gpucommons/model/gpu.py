@@ -320,6 +320,8 @@ class GpuReading:
     slow_calls: tuple[LaneMove, ...] = ()
     samples_dropped: Mapping[tuple[str, str], int] = field(default_factory=dict)
     call_failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # NVML's state of the NVLink connection of each pair of GPUs, by their UUIDs, when the session began; 0: it works.
+    peer_links: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def present_gpus(self) -> Iterator[Gpu]:
         return (gpu for gpu in self.gpus if gpu.up)

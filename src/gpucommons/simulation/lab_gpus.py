@@ -7,6 +7,7 @@ of its jobs and a remainder without an owner, as on a real GPU.
 import math
 import random
 from collections.abc import Iterable
+from itertools import permutations
 
 from gpucommons.model.gpu import (
     CLOCK_SAMPLE_EVERY_S,
@@ -134,6 +135,7 @@ class LabGpus:
             gpus=tuple(self._gpu(index, elapsed_s) for index in range(GPUS)),
             expected=GPUS,
             present=GPUS,
+            peer_links={(one.uuid, two.uuid): 0 for one, two in permutations(self.identities, 2)},
         )
 
     def _jobs(self, index: int) -> list[LabJob]:

@@ -148,6 +148,16 @@ int nvmlDeviceGetInforomImageVersion(void *device, char *out, unsigned length)
     return text(out, length, r->text);
 }
 
+/* Not recorded, since the recorded machine has one GPU: 0 (working), or what is set for the first GPU. */
+int nvmlDeviceGetP2PStatus(void *device, void *peer, int capability, int *status)
+{
+    const struct handle *h = device;
+    const struct setting *s = fake_setting("nvmlDeviceGetP2PStatus", NULL, h->gpu);
+    (void)peer, (void)capability;
+    *status = s ? (int)s->value[0] : 0;
+    return OK;
+}
+
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 
 int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci)

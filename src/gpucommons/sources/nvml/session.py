@@ -26,6 +26,20 @@ def _cuda_version() -> str:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
+def _peer_links(gpus: list[tuple[Handle, str]]) -> dict[tuple[str, str], int]:
+    """The state of NVLink between each two GPUs, which only changes with the hardware or the driver's settings."""
+    query = library.function("nvmlDeviceGetP2PStatus")
+    found: dict[tuple[str, str], int] = {}
+    if query is None:
+        return found
+    status = c_int()
+    for handle, uuid in gpus:
+        for peer, peer_uuid in gpus:
+            if peer is not handle and query(handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK, byref(status)) == codes.OK:
+                found[uuid, peer_uuid] = status.value
+    return found
+
+
 class Session:
     """Opened after the library has been started; `close` before it is stopped."""
 
@@ -33,6 +47,7 @@ class Session:
         self._notes = notes
         self._devices: list[NvmlDevice] = []
         self._events = EventSet(notes.events)
+        self.peer_links: dict[tuple[str, str], int] = {}
         try:
             self.driver_version = library.text("nvmlSystemGetDriverVersion")
             self.nvml_version = library.text("nvmlSystemGetNVMLVersion")
@@ -53,6 +68,7 @@ class Session:
             raise codes.SessionLost(code)
         roster, wall_s = self._notes.roster, self._notes.wall()
         unopened: list[str] = []
+        opened: list[tuple[Handle, str]] = []
         roster.enumerated(count.value)
         for index in range(count.value):
             try:
@@ -62,6 +78,7 @@ class Session:
                 continue
             if roster.found(identity, wall_s):
                 log.info("GPU %d (%s) is back", index, identity.uuid)
+            opened.append((handle, identity.uuid))
             since_wall_s = roster.entry(identity.uuid).since_wall_s
             self._devices.append(NvmlDevice(handle, identity, since_wall_s, self._notes))
         for entry in roster.missing({device.identity.uuid for device in self._devices}, wall_s):
@@ -69,6 +86,8 @@ class Session:
         if roster.unopened(len(unopened)):
             for line in unopened:
                 log.error(line)
+
+        self.peer_links = _peer_links(opened)
 
     def _open(self, index: int) -> tuple[Handle, GpuIdentity]:
         handle = pynvml.c_nvmlDevice_t()

@@ -177,6 +177,7 @@ class NvmlReader:
             slow_calls=counts.slow_calls,
             samples_dropped=counts.samples_dropped,
             call_failures=counts.call_failures,
+            peer_links=session.peer_links,
         )
 
 

@@ -1,6 +1,7 @@
 """DCGM_FI_* and DCGM_EXP_*: the names of dcgm-exporter, without DCGM.
 
-DCGM_FI_* is in fields.py: which reading fills which field. DCGM_EXP_* is in windows.py: counts in a sliding window.
+DCGM_FI_* is in fields.py: which reading fills which field. DCGM_EXP_* is in windows.py (counts in a sliding window) and
+status.py (health, links between GPUs).
 labels.py decides which series a GPU has; pod_use.py computes a pod's use of a shared GPU. collectors.py is what an
 operator chose of all this.
 """
@@ -8,7 +9,7 @@ operator chose of all this.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from gpucommons.faces.dialects.dcgm import fields, windows
+from gpucommons.faces.dialects.dcgm import fields, status, windows
 from gpucommons.faces.dialects.dcgm.collectors import Shape
 from gpucommons.faces.dialects.dcgm.fields import (
     BOARD,
@@ -27,7 +28,7 @@ from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Po
 from gpucommons.model.snapshot import Snapshot
 
 PORT = 9400
-CATALOGUE = (*fields.CATALOGUE, *windows.CATALOGUE)
+CATALOGUE = (*fields.CATALOGUE, *windows.CATALOGUE, *status.CATALOGUE)
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ def _collect(snapshot: Snapshot, options: DcgmOptions) -> Iterator[Family]:
         pods,
     )
     yield from windows.collect(boards, lost_boards, snapshot.wall_s, options)
+    yield from status.collect(boards, reading, snapshot.wall_s)
 
 
 def _families(
