@@ -38,7 +38,8 @@ def _watts(milliwatts: int) -> str:
 
 
 def _mebibytes(count: int) -> str:
-    return f"{count // _MIB} MiB"
+    """nvidia-smi rounds up: 501481472 bytes, 478.25 MiB, are 479 MiB on an H100."""
+    return f"{-(-count // _MIB)} MiB"
 
 
 def _switch(value: int) -> str:

@@ -17,7 +17,7 @@ from gpucommons.model.snapshot import Snapshot
 
 PORT = 9835
 _PREFIX = "nvidia_smi_"
-_MEBIBYTE_SHIFT = 20
+_MEBIBYTE = 1 << 20
 _HZ_PER_MHZ = 1_000_000
 _RATIO = 0.01
 _COMPUTE = "compute"
@@ -40,7 +40,8 @@ def _ratio(percent: int | None) -> Value:
 
 
 def _whole_mebibytes(size: int | None) -> Value:
-    return None if size is None else size >> _MEBIBYTE_SHIFT << _MEBIBYTE_SHIFT
+    """Rounded up, as nvidia-smi does."""
+    return None if size is None else -(-size // _MEBIBYTE) * _MEBIBYTE
 
 
 def _watts(watts: float | None) -> Value:
@@ -309,8 +310,8 @@ CATALOGUE = (
 
 
 def normalized_uuid(uuid: str) -> str:
-    """As in the exporter's label: lower case, without GPU-."""
-    return uuid.lower().removeprefix("gpu-")
+    """As in the exporter's labels: lower case, without GPU- or MIG-."""
+    return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -391,7 +392,7 @@ def _last_xids(uuid: str, gpu: Gpu) -> Iterator[Point]:
 
 def _mig(gpus: list[tuple[str, Gpu]]) -> Iterator[Family]:
     yield MIG_INFO.of(
-        ((uuid, one.uuid.lower(), str(one.gpu_instance_id), str(one.compute_instance_id), one.profile), 1)
+        ((uuid, normalized_uuid(one.uuid), str(one.gpu_instance_id), str(one.compute_instance_id), one.profile), 1)
         for uuid, gpu in gpus
         for one in gpu.mig
     )
@@ -426,9 +427,9 @@ def _apps(gpus: list[tuple[str, Gpu]], snapshot: Snapshot) -> Iterator[Family]:
     yield APP_INFO.of((labels, 1) for labels in dict.fromkeys(labels for labels, _ in rows))
     yield APP_MEMORY.of(
         summed(
-            (labels, process.used_memory_bytes >> _MEBIBYTE_SHIFT << _MEBIBYTE_SHIFT)
+            (labels, used)
             for labels, process in rows
-            if process.used_memory_bytes is not None
+            if (used := _whole_mebibytes(process.used_memory_bytes)) is not None
         )
     )
     yield APPS.of(((uuid,), number) for uuid, number in counts.items())
