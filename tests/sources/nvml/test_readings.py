@@ -31,6 +31,7 @@ def expected(recording: dict[str, Any]) -> dict[str, Any]:
         "memory_free_bytes": memory["free"],
         "memory_reserved_bytes": memory["reserved"],
         "power_watts": pytest.approx(answer(recording, "nvmlDeviceGetPowerUsage") / 1000),
+        "power_limit_set_watts": pytest.approx(answer(recording, "nvmlDeviceGetPowerManagementLimit") / 1000),
         "power_limit_watts": pytest.approx(answer(recording, "nvmlDeviceGetEnforcedPowerLimit") / 1000),
         "temperature_celsius": answer(recording, "nvmlDeviceGetTemperature.GPU"),
         "memory_temperature_celsius": fields["NVML_FI_DEV_MEMORY_TEMP"]["value"],
@@ -103,6 +104,9 @@ def test_the_identity_is_that_of_the_recorded_gpu(rig: Rig) -> None:
     assert (identity.power_limit_min_watts, identity.power_limit_max_watts) == (200, 700)
     assert (identity.temperature_slowdown_celsius, identity.temperature_shutdown_celsius) == (89, 95)
     assert identity.gpm_supported
+    assert (identity.brand, identity.pci_subsystem_id) == ("Nvidia", 0x18BE10DE)
+    assert identity.inforom_versions == (("image", "G520.0282.02.02"),)
+    assert (identity.clock_graphics_max_mhz, identity.clock_memory_max_mhz) == (1980, 3201)
     assert (reading.driver_version, reading.cuda_version) == ("580.159.04", "13.0")
 
 
