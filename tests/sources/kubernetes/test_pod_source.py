@@ -11,9 +11,13 @@ from aiohttp import web
 
 from fakes.api_server import ApiServer, body, pod, silence, status, trickle
 from fakes.authority import Authority
+from gpucommons.agent.cluster import pod_follower
 from gpucommons.base.backoff import Backoff
+from gpucommons.config.dialects import DcgmSettings
+from gpucommons.config.sources import KubernetesSettings
 from gpucommons.model.pods import QUOTA_ANNOTATIONS, PodReading
 from gpucommons.sources.kubernetes.access import ClusterAccess
+from gpucommons.sources.kubernetes.pod_json import LabelNames, LabelPatterns, pod_of
 from gpucommons.sources.kubernetes.source import PodFollower
 from gpucommons.sources.source import SourceError
 from testbeds.following import eventually, eventually_fails, following
@@ -391,3 +395,33 @@ def test_a_redirect_is_not_followed_with_our_token(bench: Callable[..., Bench]) 
         assert len(b.server.lists) == 1
 
     asyncio.run(scenario())
+
+
+def test_labels_are_kept_by_name_and_by_pattern() -> None:
+    labels = {"team": "vision", "app.kubernetes.io/name": "x", "secret": "s"}
+    document = {"metadata": {"uid": "u", "name": "n", "namespace": "ns", "labels": labels}}
+    kept = pod_of(document, LabelPatterns(["team"], ["^app"]))
+    assert kept is not None
+    assert kept.labels == {"team": "vision", "app.kubernetes.io/name": "x"}
+    every = pod_of(document, LabelPatterns([], [""]))
+    assert every is not None
+    assert every.labels == labels, "an empty pattern fits all"
+    none = pod_of(document, LabelPatterns([], []))
+    assert none is not None
+    assert none.labels == {}
+    many = {"metadata": {"uid": "u", "name": "n", "namespace": "ns", "labels": {f"l{i}": "" for i in range(500)}}}
+    bounded = pod_of(many, LabelPatterns([], [""]))
+    assert bounded is not None
+    assert len(bounded.labels) == 64
+
+
+def test_the_dcgm_dialect_decides_which_labels_of_pods_are_read() -> None:
+    def allowed(**dcgm: object) -> LabelNames:
+        follower = pod_follower(KubernetesSettings(pod_labels="owner"), DcgmSettings(**dcgm))  # type: ignore[arg-type]
+        return follower._allowed_labels
+
+    assert "owner" in allowed()
+    assert "team" not in allowed(pod_label_allowlist="team"), "it shows no labels"
+    assert "team" in allowed(pod_labels=True)
+    assert "team" in allowed(pod_labels=True, pod_label_allowlist="^app, ^team$")
+    assert "teams" not in allowed(pod_labels=True, pod_label_allowlist="^app, ^team$")
