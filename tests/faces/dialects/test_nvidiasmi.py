@@ -3,6 +3,7 @@
 `bench/nvidia_smi_peer.py` runs the exporter itself and makes the recording.
 """
 
+import math
 import os
 import re
 import subprocess
@@ -22,7 +23,7 @@ from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidR
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from needs import needs_program
-from parsing import Series, parsed, same, types_of
+from parsing import Series, parsed, types_of
 from running import running_agent
 from testbeds import nvidia_smi
 from waiting import until
@@ -69,13 +70,13 @@ class FakeNode:
 
 @contextmanager
 def node_of_two(directory: Path) -> Iterator[FakeNode]:
-    """Two GPUs: on the first a process with a real pid, on the second less memory and throttled clocks."""
+    """Two busy GPUs: on the first a process with a real pid, on the second throttled clocks."""
     needs_program("cc")
     (directory / "library").mkdir()
     driver = FakeNvml(directory / "driver", build(directory / "library"))
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
-        driver.say("gpus 2", process(0, sleeper.pid, USED_BYTES))
+        driver.say("gpus 2", "recording busy", process(0, sleeper.pid, USED_BYTES))
         driver.say("set nvmlDeviceGetCurrentClocksEventReasons 1 68", "set nvmlDeviceGetPowerUsage 1 345678")
         yield FakeNode(driver, sleeper.pid)
     finally:
@@ -116,7 +117,7 @@ def compare(ours: str, theirs: str) -> Result:
     for key, value in right.items():
         if key not in left:
             (result.left_out if LEFT_OUT.fullmatch(key[0]) else result.missing).append(f"{key}: {value!r}")
-        elif key[0].endswith("_seconds") or same(left[key], value):
+        elif key[0].endswith("_seconds") or math.isclose(left[key], value, rel_tol=1e-12):
             result.equal += 1
         else:
             result.different.append(f"{key}: ours {left[key]!r}, theirs {value!r}")

@@ -31,6 +31,8 @@ _CLOSE_RATIO = 0.02
 _CLOSE = 16.0
 _BYTES_CLOSE = 1 << 20
 _SECONDS_CLOSE = 0.05
+# The frequency of a clock is adjusted by less than this, as a ratio, between two looks.
+_TUNING_CLOSE = 1e-4
 
 
 def of_the_machine(text: str) -> Series:
@@ -67,13 +69,19 @@ class Comparison:
             if not first - slack <= peer <= last + slack:
                 self.wrong.append(says)
         elif name.startswith(_MOVES) and not name.startswith(_STANDS):
-            slack = _CLOSE_RATIO * max(abs(first), abs(last)) + (_BYTES_CLOSE if "bytes" in name else _CLOSE)
+            slack = _slack(name, max(abs(first), abs(last)))
             if min(first, last) - slack <= peer <= max(first, last) + slack:
                 self.close.add(key)
             else:
                 self.far[key] = says
         elif not _equal(first, peer):
             self.wrong.append(says)
+
+
+def _slack(name: str, size: float) -> float:
+    if name.startswith("node_timex_"):
+        return _SECONDS_CLOSE if "seconds" in name else _TUNING_CLOSE
+    return _CLOSE_RATIO * size + (_BYTES_CLOSE if "bytes" in name else _CLOSE)
 
 
 def _equal(left: float, right: float) -> bool:
