@@ -62,6 +62,11 @@ def answers(inside: BootedSystemd) -> bool:
     return inside.run(PYTHON, "-c", asked).stdout.strip() == "200"
 
 
+def served(inside: BootedSystemd, path: str) -> str:
+    asked = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:9460{path}', timeout=5).read().decode())"
+    return inside.run(PYTHON, "-c", asked).stdout
+
+
 def active(inside: BootedSystemd) -> list[str]:
     return [property_of(inside, service, "ActiveState") for service in SERVICES]
 
@@ -84,6 +89,11 @@ def test_install_restart_update_and_uninstall(inside: BootedSystemd) -> None:
     assert program.startswith(f"gpucommons {__version__} ")
     assert "no request waits" in inside.output("gpucommons", "queue", environment=ENVIRONMENT)
     assert inside.run("test", "-S", "/run/gpucommons-pauser/pauser.sock").returncode == 0
+
+    # Its system call filter lets it read the state of the clock.
+    timex = 'node_scrape_collector_success{collector="timex"} '
+    until(lambda: timex in served(inside, "/metrics/nodeexporter"), "the clock is read", within_s=60)
+    until(lambda: f"{timex}1" in served(inside, "/metrics/nodeexporter"), "reading it succeeds", within_s=20)
 
     # systemd starts it again.
     inside.output("kill", "-KILL", first)

@@ -56,7 +56,10 @@ def _clock_source(path: Path) -> ClockSource:
 
 
 def read_clock_discipline() -> ClockDiscipline:
-    """With `modes` 0 the call changes nothing and needs no privilege; a sandbox may refuse it nevertheless."""
+    """With `modes` 0 the call changes nothing and needs no privilege; a sandbox may refuse it nevertheless.
+
+    The C library makes it with clock_adjtime(2) where that exists.
+    """
     state = _Timex()
     result = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
     if result < 0:
