@@ -4,8 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Bytecode is kept: without it each of hundreds of processes compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# In the order of the files: otherwise files with one long test come last, and the other processes wait for them.
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
 
-.PHONY: run demo test test-again lint types bench torture docs dashboards deploy-files dist clean
+.PHONY: run demo test test-all test-again lint types bench torture docs dashboards deploy-files dist clean
 
 run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
@@ -13,20 +15,24 @@ run: $(VENV)/.ready
 demo: $(VENV)/.ready
 	@$(BIN)/gpucommons up --simulate lab --share
 
+# The short tier: lint, types, every pure test and one real run of each capability. The same examples in each run.
 test: $(VENV)/.ready-test
 	@scripts/install-test-programs
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory lint
 	# Meanwhile the tests are compiled, once for all processes that run them.
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null & $(BIN)/mypy; status=$$?; wait; exit $$status
-	@rm -f .pytest_cache/v/cache/lastfailed
-	# In the order of the files: otherwise files with one long test come last, and the other processes wait for them.
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder || $(MAKE) --no-print-directory test-again
+	$(PYTEST) -m "not long"
 
-# A failed test once more, alone: a machine that stalls for seconds disturbs tests with real processes and clocks.
+# The long tier and a random search of every property. It does not run again what `make test` runs.
+test-all: $(VENV)/.ready-test
+	@$(MAKE) --no-print-directory test
+	@rm -f .pytest_cache/v/cache/lastfailed
+	TEST_RANDOM=1 $(PYTEST) -m "long or hypothesis" || $(MAKE) --no-print-directory test-again
+
+# A failed long test once more, alone: a machine that stalls for seconds disturbs tests with real processes and clocks.
 test-again:
 	@echo "running the failed tests a second time, one at a time; a test that passes now depends on the load: mend it"
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+	TEST_RANDOM=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "long or hypothesis"
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
@@ -57,9 +63,11 @@ bench: $(VENV)/.ready-test
 	@for name in $$($(BIN)/python -m bench.all); do $(BIN)/python -m bench.$$name || exit 1; done
 
 # Every attack of tests/adversary for SECONDS, on loopback only; prints what was done. docs/reliability.md has the counts.
+# Before them a random search of every property, with ten times the examples.
 SECONDS ?= 30
 torture: $(VENV)/.ready-test
 	@scripts/install-test-programs
+	TEST_RANDOM=1 TEST_EXAMPLES=400 $(PYTEST) -m hypothesis
 	PYTHONPATH=src:tests $(BIN)/python -m adversary.torture $(SECONDS)
 
 $(VENV)/.ready: pyproject.toml

@@ -1,14 +1,17 @@
 """Settings of all tests.
 
 Property tests run without a deadline and without a limit on generation, for slow machines; each with 40 examples, or
-as many as TEST_EXAMPLES says. An agent that a test starts has its API socket in a directory of this run, and
-not where the commands of this machine look for it.
+as many as TEST_EXAMPLES says. The examples are the same in each run, unless TEST_RANDOM is set: `make test` repeats,
+`make test-all` and `make torture` search. An agent that a test starts has its API socket in a directory of this run,
+and not where the commands of this machine look for it.
 
 The first process of a machine is in session 0, and so are its children. The agent takes that for unknown, as the kernel
 shows it where a session began outside of the pid namespace. A run in session 0 begins a session of its own, so that
 processes that a test starts without one are one job, as they are in a terminal.
 
 A shell without job control lets its background jobs ignore SIGINT, and so would every command that a test interrupts.
+
+What is set for another agent does not reach the agents of the tests, and the programs that they start speak English.
 """
 
 import atexit
@@ -19,12 +22,23 @@ import tempfile
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "unhurried",
+    "random",
     deadline=None,
     max_examples=int(os.environ.get("TEST_EXAMPLES", "40")),
     suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
-settings.load_profile("unhurried")
+settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True, database=None)
+settings.load_profile("random" if os.environ.get("TEST_RANDOM") else "repeatable")
+
+# Settings of the agent that runs on this machine, or of a shell in a pod or in a unit.
+_OF_THE_MACHINE = ("GPUCOMMONS_", "NVSHARE_", "XPUSHARE_", "KUBERNETES_", "CUDA_", "NOTIFY_SOCKET")
+_ALSO = ("STATE_DIRECTORY", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "NODE_NAME", "GRAFANA_ADMIN_PASSWORD")
+for _name in [name for name in os.environ if name.startswith(_OF_THE_MACHINE) or name in _ALSO]:
+    del os.environ[_name]
+# Messages of programs are compared.
+os.environ.pop("LANGUAGE", None)
+os.environ["LC_ALL"] = "C.UTF-8"
 
 _RUNTIME = tempfile.TemporaryDirectory(prefix="gpucommons-")
 atexit.register(_RUNTIME.cleanup)

@@ -1,6 +1,8 @@
 """A real agent in a separate process, for tests from outside."""
 
+import io
 import json
+import logging
 import os
 import re
 import signal
@@ -11,11 +13,17 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
+from gpucommons.cli.main import main
 from waiting import until
+
+# No listener of an agent on this machine is asked.
+_ALONE = {"GPUCOMMONS_WEB_LISTEN": ""}
 
 
 @dataclass
@@ -66,15 +74,39 @@ class RunningAgent:
 
 
 def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run one `gpucommons` command to its end. It finds no agent, unless the test gives it the agent's place."""
-    alone = {"GPUCOMMONS_WEB_LISTEN": "", **(environment or {})}
+    """Run one `gpucommons` command in this process, to its end. A process of its own would mostly import.
+
+    It finds no agent, unless the test gives it the agent's place. What a new process reads as it starts, such as
+    LD_LIBRARY_PATH, has no effect here: `command_process` is for that, and for commands that start programs.
+    """
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        for name, value in _environment(directory, {**_ALONE, **(environment or {})}).items():
+            patch.setenv(name, value)
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                main(arguments)
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        finally:
+            root.handlers[:] = handlers
+            root.setLevel(level)
+    return subprocess.CompletedProcess(["gpucommons", *arguments], status, out.getvalue(), err.getvalue())
+
+
+def command_process(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """As `command`, in a process of its own."""
     with tempfile.TemporaryDirectory() as directory:
         return subprocess.run(
             [sys.executable, "-m", "gpucommons", *arguments],
             capture_output=True,
             text=True,
             timeout=60,
-            env=_environment(directory, alone),
+            env=_environment(directory, {**_ALONE, **(environment or {})}),
         )
 
 

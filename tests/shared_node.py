@@ -22,7 +22,7 @@ from fakes.shared_gpu import SharedGpu, SharedJob, SharedProgram
 from gpucommons.pauser.identity import state_letter
 from needs import needs_program, needs_root
 from open_folder import open_folder
-from running import RunningAgent, command, running_agent
+from running import RunningAgent, command, command_process, running_agent
 from waiting import until
 
 _NEW_SESSION = ("setsid",)
@@ -167,7 +167,7 @@ class SharedNode:
         return next((child.pid for child in children if "gpucommons.pauser" in _command_line(child)), None)
 
     def resume_all(self) -> None:
-        done = command("resume", "--all", "--record", str(self.record), environment=self.shared.environment())
+        done = command_process("resume", "--all", "--record", str(self.record), environment=self.shared.environment())
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from parsing import parsed
 from promtool import judged
-from running import command, json_lines, running_agent
+from running import command_process, json_lines, running_agent
 from waiting import until
 
 
@@ -101,7 +101,7 @@ def test_a_port_in_use_is_one_line() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        done = command("up", "--listen", f"127.0.0.1:{port}")
+        done = command_process("up", "--listen", f"127.0.0.1:{port}")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert str(port) in done.stderr

@@ -13,7 +13,7 @@ from cli.test_hostile_names import assert_harmless
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.scheduler.protocol.wire import MessageType, Version, encode
 from parsing import parsed
-from running import command
+from running import command_process
 from scheduler.served import Scripted
 from waiting import until
 
@@ -235,7 +235,7 @@ def hostile_names(victim: Victim, budget: Budget) -> Counter[str]:
             parsed(victim.scrape())
             if number % 10 == 0:
                 for arguments in (("status",), ("status", "--json"), ("explain", clients[0].id)):
-                    done = command("scheduler", *arguments, "--socket", victim.socket_path)
+                    done = command_process("scheduler", *arguments, "--socket", victim.socket_path)
                     assert done.returncode == 0, done.stderr
                     assert_harmless(done.stdout, name=False)
                     counts["commands"] += 1

@@ -29,7 +29,7 @@ from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTab
 from gpucommons.model.snapshot import Readings
 from gpucommons.parking.values import ParkStage
 from needs import needs_program
-from running import RunningAgent, command, running_agent
+from running import RunningAgent, command_process, running_agent
 from simulation.played_lab import PlayedLab
 from waiting import until
 
@@ -180,7 +180,9 @@ def test_the_agent_runs_without_leases_where_the_default_socket_is_taken(tmp_pat
     ):
         assert any("leases are off: cannot listen on" in line for line in second.lines)
         assert json.loads(second.get("/api/v1/queue")[1])["queue"] is None
-    done = command("up", "--listen", "127.0.0.1:0", environment={"GPUCOMMONS_LEASES_SOCKET": "/proc/none/l.sock"})
+    done = command_process(
+        "up", "--listen", "127.0.0.1:0", environment={"GPUCOMMONS_LEASES_SOCKET": "/proc/none/l.sock"}
+    )
     assert done.returncode == 2
     assert "leases.socket" in done.stderr
     assert Leasing(replace(Settings(), leases=LeasesSettings(socket="/x"))).sources()[0].feeds == "leases"
@@ -299,7 +301,7 @@ def test_without_an_agent_the_emptiest_gpu_is_taken(tmp_path: Path) -> None:
     driver = FakeNvml(tmp_path / "driver", build(tmp_path / "lib"))
     driver.say("gpus 2", "recording busy", process(0, os.getpid(), 2**30))
     socket = {"GPUCOMMONS_LEASES_SOCKET": str(tmp_path / "none" / "leases.sock")}
-    done = command(
+    done = command_process(
         *("run", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 4"), environment={**driver.environment(), **socket}
     )
     assert done.returncode == 4

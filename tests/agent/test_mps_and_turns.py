@@ -11,7 +11,7 @@ from fakes.shared_gpu import MATMUL
 from gpucommons.agent.lease_facts import devices_in_turns
 from gpucommons.model.parking import ParkedProgram, ParkingReading
 from open_folder import open_folder
-from running import command
+from running import command_process
 from shared_node import shared_node
 from simulation.played_lab import PlayedLab
 
@@ -34,7 +34,7 @@ def test_a_lease_under_mps_waits_for_the_end_of_turns_and_ends_new_ones(leased: 
     node = leased.node
     first, second = (node.program(MATMUL[4096]) for _ in range(2))
     node.wait_for(lambda: node.way() == "turns", "they take turns")
-    refused = command(*SHARED, "--no-wait", "true", environment=leased.environment)
+    refused = command_process(*SHARED, "--no-wait", "true", environment=leased.environment)
     assert (refused.returncode, "no slot is free now" in refused.stderr) == (75, True), refused.stderr
     for program in (first, second):
         program.end()

@@ -19,7 +19,7 @@ from gpucommons.web.http.server import WebServer
 from open_folder import open_folder
 from peers import Peer, run
 from played import Played
-from running import command
+from running import command_process
 
 ASK = """
 import os, socket, sys
@@ -185,6 +185,6 @@ def test_a_good_one_is_read_back_as_written() -> None:
 
 
 def test_a_wrong_one_on_the_command_line_is_one_line() -> None:
-    done = command("up", "--listen", "unix:nowhere")
+    done = command_process("up", "--listen", "unix:nowhere")
     assert done.returncode == 2
     assert "unix:/" in done.stderr

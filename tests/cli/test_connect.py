@@ -30,7 +30,7 @@ from gpucommons.cli.top_feed import AgentFeed, LocalFeed
 from gpucommons.faces.documents import report as report_document
 from gpucommons.faces.documents.resources import RESOURCES
 from needs import needs_program
-from running import command, running_agent
+from running import command, command_process, running_agent
 from testbeds.hosts import Host, host
 from users import as_user
 from waiting import until
@@ -477,7 +477,9 @@ def test_a_command_that_asks_the_agent_imports_little(tmp_path: Path) -> None:
     place = {"RUNTIME_DIRECTORY": str(tmp_path)}
     with running_agent("--simulate", "lab", environment=place):
         for name in ("gpus", "free"):
-            done = command(name, environment={**place, "PYTHONPROFILEIMPORTTIME": "1", "GPUCOMMONS_WEB_LISTEN": ""})
+            done = command_process(
+                name, environment={**place, "PYTHONPROFILEIMPORTTIME": "1", "GPUCOMMONS_WEB_LISTEN": ""}
+            )
             imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
             assert "gpucommons.cli.agent_client" in imported
             heavy = {"aiohttp", "asyncio", "rich", "gpucommons.agent.agent", "gpucommons.model.snapshot", "sqlite3"}

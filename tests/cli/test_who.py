@@ -14,7 +14,7 @@ from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from gpucommons.faces.documents.resources import RESOURCES
 from needs import needs_program
-from running import command
+from running import command_process
 
 GIB = 1 << 30
 GONE = 4_000_000
@@ -39,7 +39,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory, sleeper: int) -> FakeNvml:
 
 
 def test_json_is_the_document_of_the_api(driver: FakeNvml, sleeper: int) -> None:
-    done = command("who", "--json", environment=driver.environment())
+    done = command_process("who", "--json", environment=driver.environment())
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     (resource,) = (resource for resource in RESOURCES if resource.name == "who")
@@ -57,14 +57,16 @@ def test_json_is_the_document_of_the_api(driver: FakeNvml, sleeper: int) -> None
 
 
 def test_who_as_a_table_of_one_gpu(driver: FakeNvml, sleeper: int) -> None:
-    done = command("who", "--gpu", "0", "--user", pwd.getpwuid(os.getuid()).pw_name, environment=driver.environment())
+    done = command_process(
+        "who", "--gpu", "0", "--user", pwd.getpwuid(os.getuid()).pw_name, environment=driver.environment()
+    )
     assert done.returncode == 0, done.stderr
     assert f" {sleeper}  sleep " in done.stdout
     assert "GPU 1" not in done.stdout
 
 
 def test_who_explains_one_process(driver: FakeNvml, sleeper: int) -> None:
-    done = command("who", "--pid", str(sleeper), environment=driver.environment())
+    done = command_process("who", "--pid", str(sleeper), environment=driver.environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(
         f"pid {sleeper} on GPU 0\n  1. pid {sleeper} is 'sleep', running as uid {os.getuid()}"
@@ -82,7 +84,7 @@ def test_who_explains_one_process(driver: FakeNvml, sleeper: int) -> None:
 def test_an_unknown_pid_or_gpu_is_one_line(
     driver: FakeNvml, arguments: tuple[str, str], status: int, says: str
 ) -> None:
-    done = command("who", *arguments, environment=driver.environment())
+    done = command_process("who", *arguments, environment=driver.environment())
     assert done.returncode == status
     assert done.stdout == ""
     alone, error = done.stderr.splitlines()
@@ -92,6 +94,6 @@ def test_an_unknown_pid_or_gpu_is_one_line(
 
 
 def test_who_without_a_driver(tmp_path: Path) -> None:
-    done = command("who", environment={"LD_LIBRARY_PATH": str(tmp_path)})
+    done = command_process("who", environment={"LD_LIBRARY_PATH": str(tmp_path)})
     assert done.returncode == 0
     assert done.stdout.startswith("no GPU readings: ") or done.stdout.startswith("GPU ")

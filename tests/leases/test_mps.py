@@ -19,7 +19,7 @@ from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone,
 from leases.test_other_user import UID, as_user
 from needs import needs_program, needs_root
 from open_folder import open_folder
-from running import RunningAgent, command, running_agent
+from running import RunningAgent, command_process, running_agent
 from waiting import until
 
 SHARED = ("run", "--quiet", "--share")
@@ -66,7 +66,7 @@ class MpsNode:
             return {"off": "no agent", "leases": {}}
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return command(*arguments, environment=self.environment)
+        return command_process(*arguments, environment=self.environment)
 
     def hold(self, *options: str) -> "subprocess.Popen[str]":
         """A command that prints its environment, and runs until its standard input is closed."""
@@ -223,5 +223,5 @@ def test_a_part_of_a_gpu_that_cannot_be_enforced_is_refused_in_one_line(node: Mp
         assert "nvidia-cuda-mps-control was not found" in problems["mps/unavailable"]["sentence"]
         assert "gpucommons_mps_available 0" in agent.get("/metrics")[1]
     nowhere = {"GPUCOMMONS_LEASES_SOCKET": str(node.directory / "none" / "leases.sock")}
-    alone = command(*SHARED, "--sm", "50", "true", environment={**node.environment, **nowhere})
+    alone = command_process(*SHARED, "--sm", "50", "true", environment={**node.environment, **nowhere})
     assert (alone.returncode, "no agent runs here" in alone.stderr) == (2, True)

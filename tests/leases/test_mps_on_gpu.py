@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from leases.gpu_node import NEEDS_GPU, GpuNode, gpu_node
-from running import command
+from running import command_process
 from waiting import until
 
 pytestmark = [
@@ -68,5 +68,5 @@ def test_two_commands_share_a_gpu_with_hard_caps(node: GpuNode) -> None:
             each.communicate(timeout=60)
     until(lambda: has_metric(node, 'gpucommons_mps_daemons{stage="running"} 0'), "the idle daemon is stopped")
     # Its server has left the GPU: a command may have it alone.
-    alone = command("run", "--quiet", "--max-wait", "30s", "true", environment=node.environment)
+    alone = command_process("run", "--quiet", "--max-wait", "30s", "true", environment=node.environment)
     assert alone.returncode == 0, alone.stderr

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone, answer_of
-from running import RunningAgent, running_agent
+from running import RunningAgent, command, running_agent
 from waiting import until
 
 # The agent takes a sample ten times a second, so that a freed slot is seen soon.
@@ -59,12 +59,17 @@ class Lab:
         return process
 
     def command(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(*arguments)
+        done = command(*arguments, environment=self.environment)
+        return done.returncode, done.stdout, done.stderr
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """`gpucommons run` in a process of its own, as it starts one."""
+        process = self.start("run", *arguments)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        return self.command("run", "--quiet", *arguments)
+    def run_quietly(self, *arguments: str) -> tuple[int, str, str]:
+        return self.run("--quiet", *arguments)
 
     def ask(self, **request: object) -> Any:
         return answer_of([self.socket], request).get("answer")
@@ -107,15 +112,15 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 def test_a_command_gets_a_slot_by_uuid_and_its_exit_status_is_kept(lab: Lab) -> None:
     with lab.agent() as agent:
-        status, out, err = lab.command("run", *SMALL, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 0.5; exit 7")
+        status, out, err = lab.run(*SMALL, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 0.5; exit 7")
         assert (status, err.count("SIMULATED")) == (7, 1)
         slots = json.loads(agent.get("/api/v1/allocations")[1])["allocations"]["slots"]
         assert out.strip() in slots
         assert "waited" in err
         assert "GPU-hours" in err
-        assert lab.run(*SMALL, "sh", "-c", "kill -TERM $$")[0] == 128 + signal.SIGTERM
-        assert lab.run(*SMALL, "--", "echo", "--gpus", "3")[1] == "--gpus 3\n"
-        assert lab.run(*SMALL, "--for", "1s", "sleep", "60")[0] == 124
+        assert lab.run_quietly(*SMALL, "sh", "-c", "kill -TERM $$")[0] == 128 + signal.SIGTERM
+        assert lab.run_quietly(*SMALL, "--", "echo", "--gpus", "3")[1] == "--gpus 3\n"
+        assert lab.run_quietly(*SMALL, "--for", "1s", "sleep", "60")[0] == 124
         assert lab.leases() == {}
 
 
@@ -138,7 +143,7 @@ def test_a_command_gets_a_slot_by_uuid_and_its_exit_status_is_kept(lab: Lab) -> 
 def test_what_cannot_be_done_fails_with_the_reason(
     shared_lab: Lab, arguments: tuple[str, ...], status: int, words: str
 ) -> None:
-    found, out, err = shared_lab.run(*arguments)
+    found, out, err = shared_lab.run_quietly(*arguments)
     assert (found, out) == (status, "")
     assert words in err
     assert err.count("\n") <= 2
@@ -280,7 +285,7 @@ def test_a_cancelled_command_has_its_report(lab: Lab) -> None:
 def test_without_a_ledger_the_report_says_so(lab: Lab) -> None:
     lab.environment["GPUCOMMONS_LEDGER_ENABLED"] = "false"
     with lab.agent():
-        status, _, err = lab.command("run", *SMALL, "true")
+        status, _, err = lab.run(*SMALL, "true")
     assert status == 0
     assert "its figures are not known: no ledger is kept ([ledger] enabled)" in err
 
@@ -333,7 +338,7 @@ def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:
 
 def test_without_an_agent_it_says_so(lab: Lab, tmp_path: Path) -> None:
     lab.environment["GPUCOMMONS_LEASES_SOCKET"] = str(tmp_path / "no-agent-ever" / "leases.sock")
-    status, _, err = lab.run("true")
+    status, _, err = lab.run_quietly("true")
     assert "no agent runs here" in err
     assert status == 2
     assert "0 found" in err

@@ -14,7 +14,7 @@ from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.pauser.backend import State
 from parking.state import parking_state
-from running import command
+from running import command, command_process
 from shared_node import SharedNode, kill, shared_node
 from waiting import until
 
@@ -178,7 +178,7 @@ def test_an_idle_program_makes_room_for_a_lease(node: SharedNode) -> None:
     node.wait_for(lambda: node.client(program), "the agent sees it")
     node.shared.let_pass(3)
     assert not program.locked, "nothing needs its room"
-    done = command("run", "--", "true", environment=sockets)
+    done = command_process("run", "--", "true", environment=sockets)
     assert done.returncode == 0, done.stdout + done.stderr
     assert program.program.state is State.CHECKPOINTED
     node.wait_for(lambda: not _holders(node), "a parked program holds no GPU")

@@ -12,7 +12,7 @@ from fakes.gpu.account import Activity, Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.leftovers import RESERVE_BYTES
-from running import command
+from running import command_process
 from shared_node import SharedNode, shared_node
 from waiting import until
 
@@ -104,7 +104,7 @@ def idle_lease(node: SharedNode) -> SharedProgram:
 
 def run_leased(node: SharedNode, needs: int = SIZE) -> None:
     options = ("--share", "--memory", f"{needs // MIB}Mi", "--max-wait", "30s")
-    done = command("run", *options, "--", "true", environment=environment(node))
+    done = command_process("run", *options, "--", "true", environment=environment(node))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -14,7 +14,7 @@ from gpucommons.pauser.client import Pauser, PauserSettings
 from leases.gpu_node import NEEDS_GPU, GpuNode, gpu_node
 from parking.state import parking_state
 from pauser.rig import environment, run_with
-from running import command, running_agent
+from running import command_process, running_agent
 from waiting import until
 
 pytestmark = NEEDS_GPU
@@ -60,7 +60,7 @@ def test_an_idle_program_makes_room_for_a_lease_and_wakes_with_its_next_cell() -
         ) as node:
             time.sleep(2 * IDLE_AFTER_S)
             assert nvml_bytes(program.key.pid) == held, "nothing needs the room"
-            given = command("run", "--quiet", "--max-wait", "40s", "true", environment=node.environment)
+            given = command_process("run", "--quiet", "--max-wait", "40s", "true", environment=node.environment)
             assert given.returncode == 0, given.stderr
             assert nvml_bytes(program.key.pid) == 0
             begun_s = time.monotonic()
@@ -102,7 +102,7 @@ def test_resume_all_brings_back_what_a_killed_agent_left_on_its_way(stage: str) 
         for process in (*agent.children(), agent):
             process.kill()
         node.agent.process.wait()
-        done = command("resume", "--all")
+        done = command_process("resume", "--all")
         assert done.returncode == 0, done.stdout + done.stderr
         assert program.run_cell() == first._replace(replays=first.replays + 1)
 
@@ -111,7 +111,7 @@ def ordered(node: GpuNode, *order: str) -> str:
     """What the command prints. At first the agent may not have seen the program."""
 
     def done() -> str | None:
-        given = command(*order, "--socket", node.environment["GPUCOMMONS_SCHEDULER_SOCKET"])
+        given = command_process(*order, "--socket", node.environment["GPUCOMMONS_SCHEDULER_SOCKET"])
         return given.stdout if given.returncode == 0 else None
 
     return until(done, f"{order} is carried out", within_s=30)

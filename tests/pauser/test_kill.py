@@ -26,7 +26,7 @@ from gpucommons.pauser.backend import Failure, State
 from gpucommons.pauser.identity import state_letter
 from gpucommons.pauser.record import PauseRecord
 from pauser.rig import environment, watchdog_of
-from running import command
+from running import command_process
 from waiting import until
 
 KILLS = int(os.environ.get("PAUSER_KILLS", "60"))
@@ -135,7 +135,7 @@ def kill_both(world: World) -> bool:
 
 
 def resumed_by_command(cuda: FakeCuda, record: Path) -> None:
-    done = command("resume", "--all", "--record", str(record), environment=cuda.environment())
+    done = command_process("resume", "--all", "--record", str(record), environment=cuda.environment())
     assert done.returncode == 0, done.stdout + done.stderr
 
 

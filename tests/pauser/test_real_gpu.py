@@ -21,7 +21,7 @@ from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from needs import needs_root
 from pauser.gpu_programs import GpuProgram, gpu_program
 from pauser.rig import Connection, arguments, environment, run_with
-from running import command
+from running import command_process
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("torch")
@@ -165,7 +165,7 @@ def test_resume_all_without_any_pauser(program: GpuProgram, record: Path) -> Non
     opened.close()
     assert calls.lock(program.key.pid, 2000) is None
     assert program.asked(within_s=1) is None
-    done = command("resume", "--all", "--record", str(record))
+    done = command_process("resume", "--all", "--record", str(record))
     assert done.returncode == 0, done.stdout + done.stderr
     assert program.answer() is not None
 
@@ -217,7 +217,7 @@ def test_a_pauser_killed_in_a_checkpoint_or_restore_loses_nothing(record: Path, 
 
             run_with(given, body)
             deadline_s = time.monotonic() + 60
-            while command("resume", "--all", "--record", str(record)).returncode:
+            while command_process("resume", "--all", "--record", str(record)).returncode:
                 assert time.monotonic() < deadline_s
             after = program.asked()
             assert after is not None

@@ -17,7 +17,7 @@ from gpucommons.pauser.backend import State
 from gpucommons.pauser.protocol import Operation, PauserRequest
 from needs import needs_program, needs_root
 from pauser.rig import child, kill_with_watchdog
-from running import command
+from running import command_process
 
 GIB = 1 << 30
 Resume = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -40,7 +40,7 @@ def resume(cuda: FakeCuda, nvml: FakeNvml, record: Path) -> Resume:
     environment = {**cuda.environment(), **nvml.environment(), "LD_LIBRARY_PATH": libraries}
 
     def run(*arguments: str, places: tuple[str, ...] = ("--record", str(record))) -> "subprocess.CompletedProcess[str]":
-        return command("resume", *arguments, *places, environment=environment)
+        return command_process("resume", *arguments, *places, environment=environment)
 
     return run
 
@@ -107,12 +107,12 @@ def test_wrong_usage_is_one_line(resume: Resume, arguments: tuple[str, ...]) -> 
 def test_without_a_driver_it_says_so(cuda: FakeCuda, record: Path, tmp_path: Path) -> None:
     program = cuda.start()
     left_paused(cuda, record, program)
-    done = command("resume", "--all", "--record", str(record), environment={"LD_LIBRARY_PATH": str(tmp_path)})
+    done = command_process("resume", "--all", "--record", str(record), environment={"LD_LIBRARY_PATH": str(tmp_path)})
     assert done.returncode == 1
     assert "cannot load the NVIDIA driver's libcuda.so.1" in done.stdout
     assert [path.name for path in record.iterdir()] == [str(program.pid)]
     (record / str(program.pid)).unlink()
-    done = command("resume", "--pid", str(program.pid), environment={"LD_LIBRARY_PATH": str(tmp_path)})
+    done = command_process("resume", "--pid", str(program.pid), environment={"LD_LIBRARY_PATH": str(tmp_path)})
     assert done.returncode == 1, "whether it is paused cannot be known"
 
 

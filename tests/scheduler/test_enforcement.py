@@ -18,7 +18,7 @@ from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from needs import needs_program
 from pauser.rig import settings
-from running import command
+from running import command_process
 from waiting import until
 
 MAX_PAUSE_S, STALE_S = 2.0, 2.0
@@ -142,7 +142,7 @@ def test_one_that_is_resumed_by_hand_runs_until_the_next_lease(fake: FakeCuda, t
     async def body(rig: Rig) -> None:
         await rig.until(State.LOCKED)
         arguments = ("resume", "--pid", str(rig.program.pid), "--record", str(tmp_path / "paused"))
-        done = await asyncio.to_thread(lambda: command(*arguments, environment=fake.environment()))
+        done = await asyncio.to_thread(lambda: command_process(*arguments, environment=fake.environment()))
         assert done.returncode == 0, done.stdout + done.stderr
         await asyncio.to_thread(until, lambda: "by hand" in rig.why(), "it is noticed")
         await rig.stays(State.RUNNING, MAX_PAUSE_S)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from running import command, running_agent
+from running import command_process, running_agent
 from scheduler.torch_programs import CountingProgram, TorchProgram, rates
 from waiting import until
 
@@ -40,7 +40,7 @@ def begun(program: CountingProgram) -> Iterator[CountingProgram]:
 
 
 def clients(environment: dict[str, str]) -> list[Any]:
-    answer = command("scheduler", "status", "--json", environment=environment)
+    answer = command_process("scheduler", "status", "--json", environment=environment)
     document = json.loads(answer.stdout)
     return list(document["turns"]["clients"].values())
 

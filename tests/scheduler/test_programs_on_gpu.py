@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from running import RunningAgent, command, running_agent
+from running import RunningAgent, command_process, running_agent
 from scheduler.torch_programs import TorchProgram, rates, torch_programs
 from waiting import until
 
@@ -33,7 +33,7 @@ class Shared:
         self._solo: dict[int, float] = {}
 
     def scheduler(self, *arguments: str) -> str:
-        answer = command("scheduler", *arguments, environment=self._environment)
+        answer = command_process("scheduler", *arguments, environment=self._environment)
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
 

@@ -16,7 +16,7 @@ from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_runs import RUNS
 from needs import needs_program, needs_root
 from parsing import parsed
-from running import RunningAgent, command, running_agent
+from running import RunningAgent, command, command_process, running_agent
 from waiting import until
 
 SHARED = ("--simulate", "lab", "--share", "--interval", "0.5")
@@ -33,7 +33,8 @@ class Lab:
         self.environment = environment
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return command(*arguments, environment=self.environment)
+        start = command_process if arguments[0] == "run" else command
+        return start(*arguments, environment=self.environment)
 
     def document(self, *arguments: str) -> Any:
         done = self.command(*arguments, "--json")

@@ -21,7 +21,7 @@ from gpucommons.stress.backends import BackendMissing, _Worker
 from gpucommons.stress.control import SLICE_S, UtilizationController, begin, slice_of, step
 from gpucommons.stress.loop import stress
 from needs import needs_program
-from running import command
+from running import command_process
 from unhurried import unhurried
 
 ratios = st.floats(0, 1)
@@ -193,7 +193,7 @@ def test_a_usage_error_is_one_line(arguments: list[str], says: str, capsys: pyte
 
 
 def test_without_a_driver_it_is_an_error(tmp_path: Path) -> None:
-    done = command("stress", "--device", "0", environment={"LD_LIBRARY_PATH": str(tmp_path)})
+    done = command_process("stress", "--device", "0", environment={"LD_LIBRARY_PATH": str(tmp_path)})
     if done.returncode == 0:
         pytest.skip("this machine has a GPU")
     assert done.returncode == 2

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from faces.dialects.nodeexporter.views import INTERVAL_S, OFTEN, served, views
-from running import command, running_agent
+from running import command_process, running_agent
 from testbeds.fuse import HungFilesystem
 from waiting import until
 
@@ -51,7 +51,7 @@ def hung(root: Path) -> object:
         ours = partial(served, agent)
         until(lambda: "node_filesystem_device_error" in ours(), "file systems are read")
         while_hung = ours()
-        sampled = command("sample", "--dialect", "nodeexporter")
+        sampled = command_process("sample", "--dialect", "nodeexporter")
         filesystem.answer()
         size = f'node_filesystem_size_bytes{{device="hung",{label}'
         until(lambda: size in ours(), "it is read again once its call has returned")

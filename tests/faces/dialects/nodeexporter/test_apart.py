@@ -17,7 +17,7 @@ from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from parsing import Series, parsed, types_of
 from promtool import judged
-from running import command, running_agent
+from running import command_process, running_agent
 from simulation.played_lab import PlayedLab
 from waiting import until
 
@@ -124,9 +124,9 @@ def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
 
 @linux
 def test_the_commands_and_the_listeners_serve_it_by_name() -> None:
-    done = command("sample", "--dialect", "nodeexporter")
+    done = command_process("sample", "--dialect", "nodeexporter")
     assert ("node_load1", ()) in parsed(done.stdout)
-    assert not re.search("(?m)^node_load1 ", command("sample").stdout)
+    assert not re.search("(?m)^node_load1 ", command_process("sample").stdout)
     with running_agent(environment={"GPUCOMMONS_LISTENERS_NODEEXPORTER": "127.0.0.1:0"}) as agent:
         assert "(nodeexporter dialect alone)" in "\n".join(agent.lines)
         assert ("node_load1", ()) in parsed(agent.get("/metrics/nodeexporter")[1])
@@ -135,7 +135,7 @@ def test_the_commands_and_the_listeners_serve_it_by_name() -> None:
 
 def test_a_simulation_does_not_show_the_real_host() -> None:
     """The name and disks of the real host must not appear in a scenario."""
-    found = parsed(command("sample", "--simulate", "lab", "--dialect", "nodeexporter").stdout)
+    found = parsed(command_process("sample", "--simulate", "lab", "--dialect", "nodeexporter").stdout)
     assert {dict(labels)["nodename"] for name, labels in found if name == "node_uname_info"} == {"lab"}
     assert {dict(labels)["device"] for name, labels in found if name == "node_disk_info"} == {"nvme0n1", "nvme1n1"}
     assert {dict(labels)["fstype"] for name, labels in found if name == "node_filesystem_size_bytes"} >= {"nfs4", "xfs"}
