@@ -5,8 +5,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from clocks import run_with_uptime
 from needs import needs_time_namespaces
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[1]
 DAY_S = 86_400

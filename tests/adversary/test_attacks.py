@@ -11,6 +11,8 @@ from adversary.budget import Budget
 from adversary.victim import Victim, victim
 from needs import needs_program
 
+pytestmark = pytest.mark.long
+
 SEED = 20261116
 
 

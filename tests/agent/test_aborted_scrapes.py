@@ -6,10 +6,14 @@ import struct
 import urllib.parse
 from pathlib import Path
 
+import pytest
+
 from parsing import parsed
 from running import running_agent
 from scheduler.served import Scripted
 from waiting import until
+
+pytestmark = pytest.mark.long
 
 CLIENTS, ABORTS = 600, 60
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"

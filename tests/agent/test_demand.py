@@ -14,6 +14,8 @@ from parsing import parsed
 from running import running_agent
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 DEMAND, WAY = "gpucommons_sharing_client_demand_ratio", "gpucommons_sharing_way_info"
 
 

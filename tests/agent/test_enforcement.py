@@ -17,6 +17,8 @@ from running import command
 from shared_node import SharedNode, kill, shared_node
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 OTHER = 65534
 PAUSE = '[leases]\nenabled = true\nenforce = "pause"\n'
 SERVING = '[sharing_quotas]\nserving = { uid = "65533", share = false }\n'

@@ -5,10 +5,14 @@ import socket
 import urllib.parse
 from pathlib import Path
 
+import pytest
+
 from parsing import parsed
 from running import running_agent
 from scheduler.served import Scripted
 from waiting import until
+
+pytestmark = pytest.mark.long
 
 CLIENTS, SLOW_READERS, VIEWERS = 2000, 24, 60
 # Without the limits: 20 MB.

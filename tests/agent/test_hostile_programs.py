@@ -13,6 +13,8 @@ from parsing import parsed
 from running import RunningAgent, command, running_agent
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 # Clears the screen, sets the title, ends the line, reverses the text, and closes what quotes open.
 ARGUMENT = "x\x1b[2J\x1b]0;t\x07\n\"}\\\u202e'$(id)`id`;<b>\x9b31m"
 # Its beginning as it is printed.

@@ -97,6 +97,7 @@ def about(texts: list[str], pid: int) -> list[str]:
     return [text for text in texts if f"{pid}" in text]
 
 
+@pytest.mark.long
 def test_a_job_that_worked_and_idles_is_notified_reminded_and_parked_across_a_restart(
     node: SharedNode, tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> 
     assert box.recipients == ["root@example.org"] * len(box.mails)
 
 
+@pytest.mark.long
 def test_an_unreachable_channel_is_visible_and_blocks_neither_the_agent_nor_the_other_channel(
     node: SharedNode, tmp_path: Path
 ) -> None:

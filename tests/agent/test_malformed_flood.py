@@ -3,7 +3,11 @@
 import socket
 import urllib.parse
 
+import pytest
+
 from running import running_agent
+
+pytestmark = pytest.mark.long
 
 AT_ONCE, ROUNDS = 250, 16
 # The collector's young generations do not free what lives through them, such as connections that wait in a crowd.

@@ -15,6 +15,8 @@ from running import command_process
 from shared_node import shared_node
 from simulation.played_lab import PlayedLab
 
+pytestmark = pytest.mark.long
+
 SETTINGS = '[leases]\nenabled = true\nmps = "all_users"\n'
 SHARED = ("run", "--quiet", "--share")
 

@@ -10,11 +10,15 @@ import statistics
 import time
 from collections.abc import Callable
 
+import pytest
+
 from fakes.shared_gpu import MATMUL, SharedProgram
 from parsing import parsed
 from pauser.rig import watchdog_of
 from shared_node import SharedNode, is_gone, kill, shared_node
 from waiting import until
+
+pytestmark = pytest.mark.long
 
 KILLS = int(os.environ.get("PROGRAM_KILLS", "5"))
 PROMISED_S = 2.0

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from fakes.cuda.build import build_driver
 from fakes.shared_gpu import MATMUL, Rates, SharedProgram
 from parsing import parsed
 from shared_node import SharedNode, shared_node
 from waiting import until
+
+pytestmark = pytest.mark.long
 
 HEAVY = MATMUL[4096]
 REASONS = {

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
 from gpucommons.scheduler.protocol.wire import MessageType
@@ -12,6 +14,8 @@ from parsing import parsed
 from running import RunningAgent, running_agent
 from scheduler.served import Scripted
 from waiting import until
+
+pytestmark = pytest.mark.long
 
 NVML_UP = ("gpucommons_source_up", (("source", "nvml"),))
 HANG = "hang nvmlDeviceGetTemperature"

@@ -21,6 +21,8 @@ from testbeds.dockerd import Dockerd, running_dockerd
 from testbeds.following import eventually, following
 from testbeds.podman import Podman, running_podman
 
+pytestmark = pytest.mark.long
+
 
 class Node:
     """This machine with a GPU that lists the given processes."""

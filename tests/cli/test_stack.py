@@ -79,6 +79,7 @@ def settled(status: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.long
 def test_check_start_status_restart_logs_and_stop(tmp_path: Path, place: list[str], type_in: Command) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     assert type_in(main, "stack", "check", *place) == (0, "the configuration is valid (local engine)\n", "")
@@ -175,6 +176,7 @@ def test_an_unusable_data_directory_is_an_error(tmp_path: Path, type_in: Command
     assert "internal error" not in done.err
 
 
+@pytest.mark.long
 def test_it_stays_in_the_foreground_until_sigterm(tmp_path: Path, place: list[str]) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     process = subprocess.Popen(

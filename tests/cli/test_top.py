@@ -687,6 +687,7 @@ def until_the_screen_shows(pattern: str) -> str:
     return found.string
 
 
+@pytest.mark.long
 def test_in_a_real_terminal_of_80_by_24() -> None:
     needs_program("tmux")
     with running_agent("--simulate", "faults") as agent:

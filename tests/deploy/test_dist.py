@@ -19,6 +19,8 @@ from needs import needs_program, needs_root
 from pythons import chosen_releases, interpreter
 from running import RunningAgent
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = ROOT / "deploy" / "install.sh"
 

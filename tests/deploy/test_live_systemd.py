@@ -13,6 +13,8 @@ from deploy.booted_systemd import BootedSystemd, booted_systemd
 from gpucommons import __version__
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
 DEPENDENCIES = "/srv/dependencies"

@@ -36,6 +36,8 @@ from needs import needs_program
 from testbeds.hosts import Host, host, join
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 DEPLOYMENTS = scraped_from_elsewhere()
 BRIDGED = "DS01's Prometheus in Docker"
 # Docker's default bridge, and the bridge of the network that DS01's compose file makes.

@@ -177,6 +177,7 @@ def test_the_limits_of_a_lease_are_set_for_its_command(node: MpsNode) -> None:
             assert node.daemons() == {}, "what no lease uses ends with the agent"
 
 
+@pytest.mark.long
 def test_one_daemon_serves_all_users(node: MpsNode) -> None:
     with node.serving("all_users") as agent:
         holder = node.hold()

@@ -290,6 +290,7 @@ def test_without_a_ledger_the_report_says_so(lab: Lab) -> None:
     assert "its figures are not known: no ledger is kept ([ledger] enabled)" in err
 
 
+@pytest.mark.long
 def test_the_report_is_complete_after_an_agent_restart(lab: Lab) -> None:
     def held(agent: RunningAgent, job: str) -> float:
         document = json.loads(agent.get(f"/api/v1/job?id={job}")[1])["job"]

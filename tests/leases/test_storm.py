@@ -7,8 +7,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from leases.test_run import Lab
 from waiting import until
+
+pytestmark = pytest.mark.long
 
 RUNS, KILLED, RESTARTS = 50, 15, 2
 

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
+
 ROUNDS = 200
 # 50 and more on an idle machine, half of that on a busy one.
 LEAST_DURING_WRITES = 10

@@ -20,6 +20,8 @@ from prometheus_server import Prometheus
 from running import RunningAgent, running_agent
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 FREE, BUSY, IDLE = (SlotState.FREE, ""), (SlotState.BUSY, "alice"), (SlotState.HELD_IDLE, "bob")
 SCRIPT = "<script>alert(1)</script>"
 A100 = "NVIDIA A100-SXM4-80GB"

@@ -13,6 +13,8 @@ from browser import opened
 from running import running_agent
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 # The text that a person reads without scrolling: its box is inside the window, and nothing covers it.
 FIRST_SCREEN = """() => {
     const seen = [];

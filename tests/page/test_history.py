@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, FloatRect, Page, Route, expect
 from browser import demo_agent, opened
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 STEP_S = 5.0
 

@@ -271,6 +271,7 @@ def axe_faults(page: Page) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "width"), [("demo", 1280), ("demo", 360), ("lab", 360), ("faults", 1280)])
 def test_axe_finds_no_violation(browser: Browser, playing: Mapping[str, str], name: str, width: int) -> None:
     with opened(browser, playing[name], width=width, height=2000) as page:
@@ -280,6 +281,7 @@ def test_axe_finds_no_violation(browser: Browser, playing: Mapping[str, str], na
         assert axe_faults(page) == []
 
 
+@pytest.mark.long
 def test_axe_finds_no_violation_in_the_glossary(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
         page.click("#accounts .word")
@@ -305,6 +307,7 @@ def test_the_page_works_with_the_keyboard_only(browser: Browser, demo: str) -> N
         assert outline != "none", "the focus is visible"
 
 
+@pytest.mark.long
 def test_longer_ranges_come_from_a_configured_prometheus(
     browser: Browser, playing: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -374,6 +377,7 @@ def test_numbers_have_units_and_a_missing_number_is_a_dash(formatting: Page, cal
     assert formatting.evaluate(f"f => f.{call}", module).replace("\u202f", " ") == text
 
 
+@pytest.mark.long
 def test_no_section_is_wider_than_the_window(browser: Browser, demo: str) -> None:
     with opened(browser, demo, height=TALL) as page:
         at_a_delta(page)

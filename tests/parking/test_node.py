@@ -35,6 +35,7 @@ def notebook(node: SharedNode, memory_bytes: int = 64 * MIB) -> SharedProgram:
     return program
 
 
+@pytest.mark.long
 def test_an_idle_program_is_parked_and_comes_back_when_its_user_goes_on(node: SharedNode) -> None:
     node.start_agent(sections="[parking]\nidle_after_s = 4\neager = true\nmin_residence_s = 1\n")
     program = notebook(node)
@@ -127,6 +128,7 @@ def test_only_the_owner_and_admins_may_park(node: SharedNode) -> None:
     program.program.runs()
 
 
+@pytest.mark.long
 def test_managed_memory_is_tried_once_and_the_program_goes_on(node: SharedNode) -> None:
     node.start_agent(sections="[parking]\nidle_after_s = 1\neager = true\n")
     program = notebook(node)
@@ -158,6 +160,7 @@ def test_a_cell_that_is_run_while_the_memory_moves_is_not_missed(node: SharedNod
     assert kinds == ["parked", "woken"]
 
 
+@pytest.mark.long
 def test_the_next_agent_brings_back_what_the_last_one_left(node: SharedNode) -> None:
     node.start_agent(sections="[parking]\nidle_after_s = 1\neager = true\n")
     programs = [notebook(node), notebook(node)]
@@ -192,6 +195,7 @@ def _holders(node: SharedNode) -> list[Any]:
     return list(rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["parking", "waking"])
 def test_resume_all_brings_back_what_a_killed_agent_left(node: SharedNode, stage: str) -> None:
     """The agent and its pauser are gone at once; `gpucommons resume --all` needs neither."""
@@ -215,6 +219,7 @@ def test_resume_all_brings_back_what_a_killed_agent_left(node: SharedNode, stage
     assert list(node.record.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_end_of_the_agent_waits_for_a_move_and_the_next_one_continues(node: SharedNode) -> None:
     node.start_agent()
     program = notebook(node)

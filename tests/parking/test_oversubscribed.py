@@ -16,6 +16,8 @@ from running import command_process
 from shared_node import SharedNode, shared_node
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 # Larger than the reserve of a restore: otherwise a lease would find its room in the reserve.
 SIZE = RESERVE_BYTES + 36 * MIB

@@ -29,6 +29,8 @@ from pauser.rig import environment, watchdog_of
 from running import command_process
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 KILLS = int(os.environ.get("PAUSER_KILLS", "60"))
 PROMISED_S = 2.0
 AGENTS = Path(__file__).with_name("agents.py")

@@ -24,6 +24,8 @@ from stack.test_check import BROKEN, GOOD
 from testbeds.dockerd import Dockerd, running_dockerd
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 _GRAFANA = """#!/bin/sh
 set -e
 cat "$GF_SECURITY_ADMIN_PASSWORD__FILE" "$GF_PATHS_PROVISIONING"/datasources/*.yml > /dev/null

@@ -36,6 +36,8 @@ from stack.stacks import settings_on_free_ports, stack_in
 from stack.time_lapse import time_lapse
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 FACTOR = 100
 QUICK = NotificationTiming(0.0, 1.0, 1.5, 1.0)
 

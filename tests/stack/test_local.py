@@ -90,6 +90,7 @@ def test_start_reload_and_stop(bench: Bench) -> None:
     assert bench.said[-1] == "nothing is running"
 
 
+@pytest.mark.long
 def test_two_concurrent_starts_start_one_stack(bench: Bench) -> None:
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(bench.engine().start) for _ in range(2)]:
@@ -98,6 +99,7 @@ def test_two_concurrent_starts_start_one_stack(bench: Bench) -> None:
     assert sum("already running" in line for line in bench.said) == 1
 
 
+@pytest.mark.long
 def test_agents_with_tls_and_a_password_are_scraped_and_checked(bench: Bench, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("agent", "127.0.0.1")
@@ -191,6 +193,7 @@ def test_missing_programs_are_named_with_the_command_to_install_them(
         bench.engine().start()
 
 
+@pytest.mark.long
 def test_the_next_start_ends_what_a_killed_supervisor_left(bench: Bench) -> None:
     bench.engine().start()
     old = processes(bench.root)

@@ -134,6 +134,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **fake.environment(), "PYTHONPATH": path}
 
 
+@pytest.mark.long
 def test_a_run_and_an_interrupted_run(machine: dict[str, str]) -> None:
     run = [sys.executable, "-m", "gpucommons", "stress", "--device"]
     done = subprocess.run([*run, "0", "--duration", "2"], env=machine, capture_output=True, text=True, timeout=60)

@@ -128,6 +128,7 @@ def test_an_unreachable_prometheus_is_a_502_that_names_the_setting() -> None:
     assert played.response("history?series=health_score&range=1h").status == 200, "memory needs no Prometheus"
 
 
+@pytest.mark.long
 def test_a_real_prometheus_has_every_series_of_the_dialects(tmp_path: Path) -> None:
     with running_agent("--simulate", "lab") as agent:
         address = agent.url.removeprefix("http://")

@@ -107,6 +107,7 @@ def test_the_metrics_leave_out_what_is_missing() -> None:
     assert list(containers.collect(Snapshot(0, 0.0, 0.0, "h"))) == []
 
 
+@pytest.mark.long
 def test_a_real_container(dockerd: Dockerd) -> None:
     id = dockerd.run("--name=limited", "--memory=64m")
     pid = int(dockerd.docker("inspect", "--format={{.State.Pid}}", id))

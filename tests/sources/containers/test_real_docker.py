@@ -6,12 +6,16 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState, DeviceRequest
 from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.daemons import cgroup_of
 from testbeds.dockerd import Dockerd
 from testbeds.following import eventually, eventually_fails, following
+
+pytestmark = pytest.mark.long
 
 
 def source_of(dockerd: Dockerd, heartbeat_s: float = 30.0, timeout_s: float = 10.0) -> ContainerFollower:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.sources.containers.engine import PODMAN
@@ -9,6 +11,8 @@ from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.daemons import cgroup_of
 from testbeds.following import eventually, following
 from testbeds.podman import Podman
+
+pytestmark = pytest.mark.long
 
 
 async def seen(source: ContainerFollower, id: str, state: ContainerState, name: str) -> Container:

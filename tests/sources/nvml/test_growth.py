@@ -9,6 +9,8 @@ import pytest
 from fakes.nvml.day import Footprint, footprint, live_through
 from fakes.nvml.rig import Rig
 
+pytestmark = pytest.mark.long
+
 WARM_UP_S, MEASURED_S, SPANS = 1200, 800, 3
 # A leak grows in every span; a table that is enlarged once, in one.
 GROWTH_BYTES = 15_000

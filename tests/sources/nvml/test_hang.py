@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from fakes.nvml.rig import Rig
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.snapshot import Snapshot
@@ -53,6 +55,7 @@ def wait_for(agent: RunningAgent, condition: Callable[[Series], bool], within_s:
     return until(served, within_s=within_s)
 
 
+@pytest.mark.long
 def test_the_agent_keeps_running_while_the_driver_hangs_and_exits_on_sigterm(rig: Rig) -> None:
     """Readings are served, missing while a call hangs, back afterwards; SIGTERM works during a hang."""
     rig.fake.say("gpus 2")

@@ -51,6 +51,7 @@ def test_both_see_the_same_machine(rounds: list[tuple[str, str, str]]) -> None:
     assert comparison.compared > 300, "there are series to compare"
 
 
+@pytest.mark.long
 def test_both_see_this_machine_as_it_is() -> None:
     """Without namespaces and without root: this machine as it is."""
     comparison = Comparison()
@@ -60,6 +61,7 @@ def test_both_see_this_machine_as_it_is() -> None:
     assert list(comparison.far.values()) == []
 
 
+@pytest.mark.long
 def test_the_mounts_and_the_device_of_the_test_are_among_them(rounds: list[tuple[str, str, str]]) -> None:
     ours = of_the_machine(rounds[0][0])
     sizes = {
@@ -72,6 +74,7 @@ def test_the_mounts_and_the_device_of_the_test_are_among_them(rounds: list[tuple
     assert ("node_network_receive_bytes_total", (("device", "made0"),)) in ours
 
 
+@pytest.mark.long
 def test_a_difference_is_seen(rounds: list[tuple[str, str, str]]) -> None:
     """The comparison detects a counter behind ours, a gauge far off, a different static value and a missing series."""
 
@@ -88,6 +91,7 @@ def test_a_difference_is_seen(rounds: list[tuple[str, str, str]]) -> None:
     assert wrong('device="made0"', 'device="made1"')
 
 
+@pytest.mark.long
 def test_a_hung_file_system_loses_only_its_own_series(tmp_path: Path) -> None:
     needs_device("/dev/fuse")
     seen = played("hung", tmp_path)
