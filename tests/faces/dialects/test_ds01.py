@@ -217,7 +217,8 @@ def test_an_unexpected_interface_or_name_removes_no_series() -> None:
 
 
 def test_two_containers_of_one_name_make_no_duplicate() -> None:
-    series(readings(managed("same", "alice", "0"), replace(managed("same", "alice", "0"), id="f" * 64)))
+    found = series(readings(managed("same", "alice", "0"), replace(managed("same", "alice", "0"), id="f" * 64)))
+    assert len(family(found, "ds01_gpu_allocated")) == 1
 
 
 def lifecycle(found: Series) -> dict[str, float]:
