@@ -12,35 +12,41 @@ from gpucommons.cli.command_line import command_group, run
 from gpucommons.cli.completion import COMPLETE_VARIABLE, PROGRAM, completed_command
 from gpucommons.cli.version import version
 
-# In the order of --help. Each is a module of this package that holds a function of the same name, or an `app`.
-_COMMANDS: Final = (
-    "up",
-    "run",
-    "queue",
-    "cancel",
-    "reserve",
-    "reservations",
-    "unreserve",
-    "gpus",
-    "free",
-    "me",
-    "why",
-    "who",
-    "top",
-    "allocations",
-    "report",
-    "events",
-    "sample",
-    "check_config",
-    "stress",
-    "park",
-    "wake",
-    "parked",
-    "resume",
-    "completion",
-    "version",
-)
-_GROUPS: Final = ("scheduler", "stack")
+# In the order of --help, with the first sentence of its help. Each is a module of this package that holds a function of
+# the same name, or an `app`. Without the sentences `--help` would import all of them.
+_COMMANDS: Final = {
+    "up": "Run the agent in the foreground until Ctrl-C or SIGTERM.",
+    "run": "Run a command with GPUs of its own: wait for them, set CUDA_VISIBLE_DEVICES, report what it used.",
+    "queue": "Print the leases of this node, and the requests that wait, in the order in which they are served.",
+    "cancel": (
+        "End a lease, whose command then gets SIGTERM, or take a request out of the queue: your own, as root any."
+    ),
+    "reserve": "Reserve GPUs: other users get no lease on them that could last beyond the start.",
+    "reservations": "Print the reservations of this node, earliest first.",
+    "unreserve": "Remove a reservation: your own, as root any.",
+    "gpus": "List the GPUs: use, memory, heat, power, owner and state.",
+    "free": "List the free GPUs and MIG devices.",
+    "me": "Show my jobs and what they use, my messages, my wait, my hours of this month, my quota.",
+    "why": "Say why a program waits for a GPU or its turn, how long, and behind which client.",
+    "who": "Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner.",
+    "top": "Watch GPUs, processes and turns live in the terminal.",
+    "allocations": "List the holders of each GPU now: held (stopped), running or active, and whether it was allocated.",
+    "report": "Report GPU-hours held, active and idle, memory, energy, efficiency and cost, from the ledger.",
+    "events": "Show events: GPUs lost and back, XIDs, allocations seen and gone, quotas, revoked turns.",
+    "sample": "Print one sample of this node, within 3 seconds.",
+    "check_config": "Check a configuration file and print the values in force.",
+    "stress": "Keep a GPU busy at a chosen utilisation, to test alerts.",
+    "park": "Move the GPU memory of programs to host memory, without ending them: your own, or as an admin all users'.",
+    "wake": "Bring parked programs back to their GPU, as soon as it has the room: your own, or as an admin all users'.",
+    "parked": "Print the parked programs: since when, how much host memory they take, and why one is not back yet.",
+    "resume": "Resume paused programs.",
+    "completion": "Print the completion script of a shell.",
+    "version": "Print the versions of gpucommons and of Python.",
+}
+_GROUPS: Final = {
+    "scheduler": "Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients.",
+    "stack": "Run Prometheus, Alertmanager and Grafana for this node.",
+}
 COMMANDS: Final = (*_COMMANDS, *_GROUPS)
 
 
@@ -60,10 +66,7 @@ def _options(
 
 def command_line(names: Iterable[str]) -> typer.Typer:
     """The `gpucommons` command with the named subcommands."""
-    app = command_group(
-        PROGRAM, "Show who uses each GPU, share GPUs fairly and keep accounts of their use: one agent per node."
-    )
-    app.callback()(_options)
+    app = _program()
     for name in names:
         module = import_module(f"gpucommons.cli.{name}")
         if name in _GROUPS:
@@ -71,6 +74,29 @@ def command_line(names: Iterable[str]) -> typer.Typer:
         else:
             app.command(context_settings=getattr(module, "CONTEXT_SETTINGS", None))(getattr(module, name))
     return app
+
+
+def overview() -> typer.Typer:
+    """The `gpucommons` command with the names and first sentences of its subcommands, which are not loaded.
+
+    It serves where none of them runs: --help, --version, the completion of their names, a name that does not exist.
+    """
+    app = _program()
+    for name, sentence in {**_COMMANDS, **_GROUPS}.items():
+        app.command(name.replace("_", "-"), help=sentence)(_nothing)
+    return app
+
+
+def _program() -> typer.Typer:
+    app = command_group(
+        PROGRAM, "Show who uses each GPU, share GPUs fairly and keep accounts of their use: one agent per node."
+    )
+    app.callback()(_options)
+    return app
+
+
+def _nothing() -> None:
+    """Stands for a subcommand that is not loaded."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -84,4 +110,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         completion_init()
         first = completed_command(os.environ)
     requested = [name for name in COMMANDS if name.replace("_", "-") == first.removeprefix("--")]
-    run(command_line(requested or COMMANDS), PROGRAM, given)
+    run(command_line(requested) if requested else overview(), PROGRAM, given)
