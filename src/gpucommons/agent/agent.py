@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
-from gpucommons.agent.enforcing import Enforcer, Enforcing
 from gpucommons.agent.idle_watch import IdleWatch
 from gpucommons.agent.leasing import Leasing
 from gpucommons.agent.parts import Part
-from gpucommons.agent.pausing import enforces_leases
 from gpucommons.agent.ports import check_ports
 from gpucommons.agent.problem_log import ProblemLog
-from gpucommons.agent.sharing import Sharing, metrics_listeners, sharing_part, simulated_sharing
-from gpucommons.agent.sharing_checks import check_parking
+from gpucommons.agent.sharing_checks import check_parking, enforces_leases, metrics_listeners
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
@@ -44,7 +41,10 @@ from gpucommons.web.http.limits import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.api import Api
 
+# Imported where they are used: an agent that does not share GPUs has the scheduler neither in memory nor in its start.
 if TYPE_CHECKING:
+    from gpucommons.agent.enforcing import Enforcer
+    from gpucommons.agent.sharing import Sharing
     from gpucommons.simulation.shared_lab import SharedLab
 
 log = logging.getLogger(__name__)
@@ -61,11 +61,9 @@ class Agent:
         gpm = GpmAccess()
         check_parking(settings.parking, settings.scheduler)
         lab = _shared_lab(scenario) if scenario is not None and settings.scheduler.shares_programs else None
-        sharing = None
+        sharing = _sharing(settings, scenario, lab, gpm)
         if lab is not None:
-            scenario, sharing = lab.scenario, simulated_sharing(settings, lab)
-        elif settings.scheduler.is_used and scenario is None:
-            sharing = sharing_part(settings, gpm)
+            scenario = lab.scenario
         # Elsewhere the kernel does not report the user of a connection as Linux does.
         has_leases = settings.leases.enabled != "false" and sys.platform == "linux"
         enforcer = self._enforcer(settings, sharing) if has_leases and scenario is None else None
@@ -133,12 +131,14 @@ class Agent:
             self.sampler.subscribe(part.observe)
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _enforcer(self, settings: Settings, sharing: Sharing | None) -> Enforcer | None:
+    def _enforcer(self, settings: Settings, sharing: "Sharing | None") -> "Enforcer | None":
         """The scheduler, where it has a pauser already, else a part of its own."""
         if not enforces_leases(settings):
             return None
         if sharing is not None and sharing.shares_programs:
             return sharing.scheduler
+        from gpucommons.agent.enforcing import Enforcing
+
         enforcing = Enforcing(settings)
         self._parts.append(enforcing)
         return enforcing.thread
@@ -237,6 +237,16 @@ def _shared_lab(scenario: Scenario) -> "SharedLab | None":
     from gpucommons.simulation.shared_lab import shared_lab
 
     return shared_lab(scenario.name)
+
+
+def _sharing(
+    settings: Settings, scenario: Scenario | None, lab: "SharedLab | None", gpm: GpmAccess
+) -> "Sharing | None":
+    if lab is None and (scenario is not None or not settings.scheduler.is_used):
+        return None
+    from gpucommons.agent.sharing import sharing_part, simulated_sharing
+
+    return sharing_part(settings, gpm) if lab is None else simulated_sharing(settings, lab)
 
 
 def _fleet(settings: FleetSettings) -> FleetReader | None:

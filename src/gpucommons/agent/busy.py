@@ -11,10 +11,6 @@ from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.scheduler.policy.devices import Busy
 
-# The driver calls that measure it, made in every reading even if they are slow: GPM takes 1 to 4 ms on an H200.
-MEASURED_BY: Final = frozenset({"gpm", "utilization"})
-# Those that show which programs use a GPU: a program that uses it again must take part within two seconds.
-PROGRAMS_BY: Final = frozenset({"compute_processes", "mps_processes", "process_utilization"})
 # NVML's utilisation spans up to this long, however often it is read.
 _LEAST_SPAN_S: Final = 1.0
 

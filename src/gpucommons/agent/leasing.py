@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucommons.agent.enforcing import Enforcer
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.attribution.stage import NamesUsers
 from gpucommons.base.boot_id import boot_id
@@ -47,6 +46,7 @@ from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
 if TYPE_CHECKING:
+    from gpucommons.agent.enforcing import Enforcer
     from gpucommons.simulation.lab_leases import LabLeaseUsers
 
 # Of the daemons, below the runtime directory.
@@ -88,7 +88,7 @@ class Leasing:
         self,
         settings: Settings,
         scenario: Scenario | None = None,
-        enforcer: Enforcer | None = None,
+        enforcer: "Enforcer | None" = None,
         users: "LabLeaseUsers | None" = None,
         read_job: ReadJob | None = None,
     ) -> None:

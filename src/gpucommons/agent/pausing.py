@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from gpucommons.agent.sharing_checks import enforces_leases
 from gpucommons.agent.sharing_rules import program_rules
 from gpucommons.config.settings import Settings
 from gpucommons.pauser.client import PauserSettings
@@ -28,11 +29,6 @@ def _socket(settings: Settings) -> Path | None:
         return Path(scheduler.pauser_socket)
     others = scheduler.share_programs == "all" or (not scheduler.shares_programs and enforces_leases(settings))
     return SERVICE_SOCKET if others and os.geteuid() != 0 else None
-
-
-def enforces_leases(settings: Settings) -> bool:
-    """Whether programs on GPUs that are leased to others are paused."""
-    return settings.leases.enforce == "pause" and settings.leases.enabled != "false"
 
 
 def enforcement_terms(settings: Settings) -> EnforcementTerms:

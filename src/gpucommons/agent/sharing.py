@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from gpucommons.agent.busy import BusyMeter
 from gpucommons.agent.lease_room import lease_claims
-from gpucommons.agent.pausing import enforcement_terms, enforces_leases, pauser_settings
+from gpucommons.agent.pausing import enforcement_terms, pauser_settings
 from gpucommons.agent.process_names import process_names
-from gpucommons.agent.sharing_checks import check_scheduler
+from gpucommons.agent.sharing_checks import check_scheduler, enforces_leases
 from gpucommons.agent.sharing_rules import client_rules, program_rules
-from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.runtime_directory import control_path, own_control_socket
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
@@ -43,16 +42,6 @@ log = logging.getLogger(__name__)
 
 # A day of a scenario takes ten minutes, so that a notebook is parked within the first one.
 _SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_residence_s=30.0)
-
-
-def nvml_cadence_s(settings: Settings) -> float:
-    """How often NVML is read. With the scheduler, at most every `metrics_nvml_interval_ms`, as in nvshare."""
-    interval_s = settings.sampling.interval_s
-    return (
-        max(interval_s, settings.scheduler.metrics_nvml_interval_ms / 1000)
-        if settings.scheduler.is_used
-        else interval_s
-    )
 
 
 def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
@@ -106,23 +95,6 @@ def _program_sharing(settings: Settings) -> ProgramSharing | None:
     pauser, rules = pauser_settings(settings), program_rules(settings)
     enforcement = enforcement_terms(settings) if enforces_leases(settings) else None
     return ProgramSharing(pauser, rules, settings.parking, free_memory, enforcement)
-
-
-def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
-    """The drop-in listeners of NVSHARE_METRICS_ENABLE and XPUSHARE_METRICS_ENABLE: address and dialect."""
-    candidates = (
-        (scheduler.metrics_enable, scheduler.metrics_addr, "nvshare"),
-        (scheduler.xpushare_metrics_enable, scheduler.xpushare_metrics_addr, "xpushare"),
-    )
-    found = []
-    for enabled, text, dialect in candidates:
-        if not enabled:
-            continue
-        address = str(parse_address_or_port(text))
-        if not address.startswith(("127.", "localhost:", "[::1]:")):
-            log.warning("%s metrics on %s are open to the network (%s_METRICS_ADDR)", dialect, address, dialect.upper())
-        found.append((address, dialect))
-    return found
 
 
 class Sharing:

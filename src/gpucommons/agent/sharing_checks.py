@@ -1,7 +1,16 @@
-"""Settings of [scheduler] that contradict each other. The agent and `check-config` refuse them in the same words."""
+"""What the settings of the scheduler mean for the rest of the agent, which then does not import the scheduler.
 
+The agent and `check-config` refuse settings of [scheduler] that contradict each other in the same words.
+"""
+
+import logging
+
+from gpucommons.base.address import parse_address_or_port
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
+from gpucommons.config.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 def check_scheduler(scheduler: SchedulerSettings) -> None:
@@ -30,3 +39,35 @@ def check_parking(parking: ParkingSettings, scheduler: SchedulerSettings) -> Non
             f"parking.idle_after_s = {parking.idle_after_s:g} needs scheduler.pause = driver, not {scheduler.pause}: "
             "only the driver can move GPU memory"
         )
+
+
+def nvml_cadence_s(settings: Settings) -> float:
+    """How often NVML is read. With the scheduler, at most every `metrics_nvml_interval_ms`, as in nvshare."""
+    interval_s = settings.sampling.interval_s
+    return (
+        max(interval_s, settings.scheduler.metrics_nvml_interval_ms / 1000)
+        if settings.scheduler.is_used
+        else interval_s
+    )
+
+
+def enforces_leases(settings: Settings) -> bool:
+    """Whether programs on GPUs that are leased to others are paused."""
+    return settings.leases.enforce == "pause" and settings.leases.enabled != "false"
+
+
+def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
+    """The drop-in listeners of NVSHARE_METRICS_ENABLE and XPUSHARE_METRICS_ENABLE: address and dialect."""
+    candidates = (
+        (scheduler.metrics_enable, scheduler.metrics_addr, "nvshare"),
+        (scheduler.xpushare_metrics_enable, scheduler.xpushare_metrics_addr, "xpushare"),
+    )
+    found = []
+    for enabled, text, dialect in candidates:
+        if not enabled:
+            continue
+        address = str(parse_address_or_port(text))
+        if not address.startswith(("127.", "localhost:", "[::1]:")):
+            log.warning("%s metrics on %s are open to the network (%s_METRICS_ADDR)", dialect, address, dialect.upper())
+        found.append((address, dialect))
+    return found

@@ -4,11 +4,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
-from gpucommons.agent.busy import MEASURED_BY, PROGRAMS_BY
 from gpucommons.agent.cluster import pod_follower
 from gpucommons.agent.owners import owner_rules
-from gpucommons.agent.sharing import nvml_cadence_s
+from gpucommons.agent.sharing_checks import nvml_cadence_s
 from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file
@@ -56,6 +56,12 @@ from gpucommons.sources.nvml.lanes import FAST_EVERY_S
 from gpucommons.sources.nvml.source import NvmlReader
 from gpucommons.sources.people.users import UsersReader, host_root
 from gpucommons.sources.source import Source
+
+# The driver calls that measure how busy a GPU is, made in every reading even if they are slow: on an H200 GPM takes 1
+# to 4 ms.
+_MEASURED_BY: Final = frozenset({"gpm", "utilization"})
+# Those that show which programs use a GPU: a program that uses it again must take part within two seconds.
+_PROGRAMS_BY: Final = frozenset({"compute_processes", "mps_processes", "process_utilization"})
 
 
 def agent_sources(
@@ -139,9 +145,9 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
         procfs, rootfs, exclude.filesystem_mount_points_exclude, exclude.filesystem_fs_types_exclude
     )
     processes = ProcessTableReader(procfs, settings.processes.busiest)
-    keep_fast = MEASURED_BY if settings.scheduler.is_used else frozenset()
+    keep_fast = _MEASURED_BY if settings.scheduler.is_used else frozenset()
     if settings.scheduler.shares_programs:
-        keep_fast |= PROGRAMS_BY
+        keep_fast |= _PROGRAMS_BY
     nvml = NvmlReader(procfs, keep_fast=keep_fast, gpm_access=gpm)
     # The third tick after a call hung must be past the deadline: then the readings are gone within three intervals.
     nvml_s = nvml_cadence_s(settings)

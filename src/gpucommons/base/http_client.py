@@ -7,10 +7,13 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from gpucommons.base.json_lines import LineSplitter, LineTooLong
+
+# Imported where it is used: it takes a fifth of a second, and most modules that import this one send no request.
+if TYPE_CHECKING:
+    import aiohttp
 
 _CHUNK_BYTES = 64 * 1024
 _LONGEST_DETAIL = 200
@@ -28,6 +31,8 @@ class BodyTooLong(Exception):
 @contextmanager
 def failures_of(server: str, failure: Failure) -> Iterator[None]:
     """Turns what a request can raise into a `failure`. Errors of connecting pass through as OSErrors."""
+    import aiohttp
+
     try:
         yield
     except TimeoutError:
@@ -91,6 +96,8 @@ async def _request(
     json: object = None,
 ) -> tuple[int, bytes]:
     """Status and body. `at` names the server where it cannot be reached."""
+    import aiohttp
+
     try:
         with failures_of(server, failure):
             async with (
@@ -104,7 +111,7 @@ async def _request(
         raise failure("unreachable", f"cannot reach {at}: {_why(error)}") from None
 
 
-async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+async def body_of(response: "aiohttp.ClientResponse", most_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
@@ -115,7 +122,7 @@ async def body_of(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-async def lines_of(response: aiohttp.ClientResponse, most_bytes: int) -> AsyncIterator[bytes]:
+async def lines_of(response: "aiohttp.ClientResponse", most_bytes: int) -> AsyncIterator[bytes]:
     """The whole lines of a stream as they come; ends when the stream does."""
     splitter = LineSplitter(most_bytes)
     async for chunk in response.content.iter_any():

@@ -4,22 +4,20 @@ import asyncio
 import logging
 import os
 import signal
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import uvloop
 
-from gpucommons.agent.agent import Agent
-from gpucommons.agent.garbage import collect_garbage, shorten_pauses
-from gpucommons.agent.heap import return_freed_memory
 from gpucommons.base.printable import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
 from gpucommons.cli.output import has_live_line, show_error
-from gpucommons.model.snapshot import Snapshot
-from gpucommons.pauser.places import SERVICE_SOCKET
-from gpucommons.web.access.web_config import WebConfigError
+
+# Imported where they are used: `up --help` and a wrong flag need no agent.
+if TYPE_CHECKING:
+    from gpucommons.agent.agent import Agent
+    from gpucommons.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +71,11 @@ def up(
             "log.format": ("--log-format", log_format),
         },
     )
+    import uvloop
+
+    from gpucommons.agent.agent import Agent
+    from gpucommons.agent.heap import return_freed_memory
+
     settings = loaded.settings
     scenario = scenario_named(simulate)
     logs.configure(settings.log.format, settings.log.level)
@@ -84,10 +87,15 @@ def up(
 
 def _share_scope(simulate: str | None) -> str:
     """Only root, or the pauser that runs as a service, may pause the programs of other users."""
+    from gpucommons.pauser.places import SERVICE_SOCKET
+
     return "all" if simulate or os.geteuid() == 0 or SERVICE_SOCKET.exists() else "own"
 
 
-async def _run(agent: Agent, shares: bool) -> None:
+async def _run(agent: "Agent", shares: bool) -> None:
+    from gpucommons.agent.garbage import collect_garbage, shorten_pauses
+    from gpucommons.web.access.web_config import WebConfigError
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -112,14 +120,14 @@ async def _run(agent: Agent, shares: bool) -> None:
     await agent.stop()
 
 
-def _reload(agent: Agent, reloads: set[asyncio.Task[None]]) -> None:
+def _reload(agent: "Agent", reloads: set[asyncio.Task[None]]) -> None:
     # The loop keeps no reference to a task.
     reload = asyncio.get_running_loop().create_task(agent.web.reload(), name="web-reload")
     reloads.add(reload)
     reload.add_done_callback(reloads.discard)
 
 
-def _announce(agent: Agent) -> None:
+def _announce(agent: "Agent") -> None:
     if agent.scenario is not None:
         log.warning("SIMULATED: the values are those of scenario %s, not of this machine", agent.scenario)
     for address in agent.web.addresses:
@@ -132,7 +140,7 @@ def _announce(agent: Agent) -> None:
             log.info("metrics %s/metrics", address.url)
 
 
-def _next_step(agent: Agent, first: Snapshot, shares: bool) -> str:
+def _next_step(agent: "Agent", first: "Snapshot", shares: bool) -> str:
     """The one thing to do next, for the person at the terminal."""
     page = next((address.url for address in agent.web.addresses if address.url.startswith("http")), "")
     if agent.scenario is None and not _has_gpus(first):
@@ -142,6 +150,6 @@ def _next_step(agent: Agent, first: Snapshot, shares: bool) -> str:
     return f"open {page}/ in a browser" if page else "in another terminal: gpucommons top"
 
 
-def _has_gpus(snapshot: Snapshot) -> bool:
+def _has_gpus(snapshot: "Snapshot") -> bool:
     state = snapshot.sources.get("nvml")
     return state is not None and not state.absent

@@ -1,16 +1,17 @@
 """The ways out: email by SMTP, and a webhook in the text format of Slack and Mattermost. Both block."""
 
 import asyncio
-import smtplib
 import ssl
 from dataclasses import dataclass
-from email.message import EmailMessage
-from email.utils import formatdate, make_msgid
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gpucommons.base.address import Address
 from gpucommons.base.http_client import post_json
+
+# Imported where it is used: an agent that sends no email does not have it in memory.
+if TYPE_CHECKING:
+    import smtplib
 
 _TIMEOUT_S: Final = 20.0
 _LONGEST_DETAIL: Final = 200
@@ -62,6 +63,10 @@ class Email:
     name: str = "email"
 
     def deliver(self, letter: Letter) -> None:
+        import smtplib
+        from email.message import EmailMessage
+        from email.utils import formatdate, make_msgid
+
         message = EmailMessage()
         message["From"] = self.server.sender
         message["To"] = letter.address
@@ -96,8 +101,10 @@ class Email:
         except OSError as error:
             raise DeliveryFailed(f"cannot reach {where}: {error.strerror or error}") from None
 
-    def _connected(self) -> smtplib.SMTP:
+    def _connected(self) -> "smtplib.SMTP":
         """Raises DeliveryFailed, SMTPException or OSError."""
+        import smtplib
+
         server = self.server
         host, port = server.address.host, server.address.port
         context = _tls_context(server.ca_file) if server.tls != "none" else None
