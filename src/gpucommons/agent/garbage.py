@@ -9,9 +9,8 @@ examined. This changes the whole process: only `up` may call it.
 import asyncio
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sources.agent import own_rss_bytes
@@ -37,8 +36,7 @@ class Examine(Enum):
     EVERYTHING = "everything"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What has changed since the last collections; None where the size of the process is unknown."""
 
     grown_bytes: int | None

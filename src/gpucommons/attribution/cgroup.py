@@ -5,8 +5,9 @@ With nested runtimes, the last container on the path is the container of the pro
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from gpucommons.model.process_identity import CgroupIdentity
 
@@ -48,8 +49,7 @@ _MANAGER = re.compile(r"init\.scope|user@[0-9]+\.service")
 _NOT_A_UNIT = re.compile(r"session-[^/]*\.scope|init\.scope|user@[0-9]+\.service|(?:[^/]+_)?slurmstepd\.scope")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pod:
+class _Pod(NamedTuple):
     uid: str
     qos: str | None
 

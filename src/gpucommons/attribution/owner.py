@@ -11,8 +11,7 @@ DEFAULT_ORDER = tuple(OwnerKind)
 DEFAULT_LABELS = ("gpucommons.owner", "ds01.user", "aime.mlc.USER")
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerRules:
+class OwnerRules(NamedTuple):
     """`labels` are the container labels that may name an owner. The first that a container has is used."""
 
     order: tuple[OwnerKind, ...] = DEFAULT_ORDER

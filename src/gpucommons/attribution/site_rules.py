@@ -10,8 +10,7 @@ All expressions of a rule must match; the first rule that matches names the owne
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 # Users choose these names: a long one must not make an expression run for a long time.
 _MAX_TEXT = 256
@@ -23,8 +22,7 @@ class SiteRuleError(Exception):
     """One line that names the rule and what to change."""
 
 
-@dataclass(frozen=True, slots=True)
-class SiteRule:
+class SiteRule(NamedTuple):
     """`patterns` are by field, `label_patterns` by label; `owner` may contain {group} placeholders."""
 
     owner: str

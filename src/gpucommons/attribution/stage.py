@@ -10,8 +10,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from gpucommons.attribution.attribute import Attributor
 from gpucommons.attribution.command_lines import ReadsCommands
@@ -40,8 +40,7 @@ def ticks_since_boot() -> int:
     return math.floor(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessWorld:
+class ProcessWorld(NamedTuple):
     """Where processes and users are read, and which processes are visible."""
 
     reader: ProcessReader

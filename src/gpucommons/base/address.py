@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.base.decimal_text import parse_decimal
 
@@ -22,8 +22,7 @@ class AddressError(ValueError):
         super().__init__(f"invalid address {text!r}: {why}; {use}")
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """A TCP address. An empty host means every interface, IPv4 and IPv6."""
 
     host: str
@@ -33,8 +32,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class UnixAddress:
+class UnixAddress(NamedTuple):
     """The path of a Unix socket."""
 
     path: str

@@ -1,12 +1,11 @@
 """Counts values up to bounds, as Prometheus's histograms do."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramReading:
+class HistogramReading(NamedTuple):
     """`counts` are cumulative and one longer than `bounds`: the last is the total."""
 
     bounds: tuple[float, ...]

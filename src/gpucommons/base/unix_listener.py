@@ -8,7 +8,6 @@ import socket
 import stat
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,8 +36,7 @@ class PeerCredentials(NamedTuple):
     gid: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSocket:
+class ClientSocket(NamedTuple):
     """A socket for clients. `setting` is the key that names it, for messages.
 
     A socket that is not `required` is left out where this process has no right to create it.

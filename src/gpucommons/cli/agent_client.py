@@ -7,9 +7,8 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpucommons.base.address import UNIX_PREFIX, parse_unix_address
 from gpucommons.cli.command_line import CommandError
@@ -47,8 +46,7 @@ class BadRequest(Exception):
     """The agent refuses a parameter: one line that names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentAddress:
+class AgentAddress(NamedTuple):
     """`url` is http://HOST:PORT, https://HOST:PORT or unix:/PATH. `credentials` are USER:PASSWORD.
 
     With `only_agents`, an answer of any other program counts as none: for an address that was not named by the user.

@@ -7,8 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import aiohttp
 
@@ -33,8 +32,7 @@ _CONNECT_S = 5.0
 _LONGEST_LINE_BYTES = 16 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class FeedUpdate:
+class FeedUpdate(NamedTuple):
     """A new document, or in `lost` why there is none. `recent` comes with the first document of a connection."""
 
     document: Document | None

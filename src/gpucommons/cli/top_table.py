@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpucommons.base.printable import Printable, printable
 
@@ -12,8 +12,7 @@ GRAVE = "bold red"
 LEVEL_COLOURS = {"ok": "", "warning": "yellow", "critical": GRAVE, "lost": GRAVE}
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """`width` is that in a terminal of 80 columns. In a wider one it grows up to `most`, in a narrower one it shrinks.
 
     One that is `whole` is as wide as its texts: the table scrolls. The cells of a `state` have its colour.

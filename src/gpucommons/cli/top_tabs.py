@@ -1,7 +1,7 @@
 """The tabs of `gpucommons top`: the columns and rows of each, the key that opens it, and what it says when empty."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.cli.top_node import TopNode
 from gpucommons.cli.top_processes import PROCESS_COLUMNS, process_rows
@@ -21,8 +21,7 @@ from gpucommons.cli.top_rows import (
 from gpucommons.cli.top_table import Column, TopRow
 
 
-@dataclass(frozen=True, slots=True)
-class TopTab:
+class TopTab(NamedTuple):
     """`section` is the part of the document that it shows; `absent` is said where that part is null."""
 
     title: str

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
+from typing import NamedTuple
 
 from gpucommons.attribution.owner import Candidate, OwnerRules, owner_of
 from gpucommons.holding.ds01_rules import (
@@ -35,8 +36,7 @@ _OVER = ("Succeeded", "Failed")
 _WHOLE = Fraction(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """`slots` with the claimed fraction of each. With `by_itself`, it holds them even if it has no process there. A
     workload that may use every GPU does not: otherwise one monitoring container would hold them all."""
 
@@ -53,8 +53,7 @@ class Claim:
     since_wall_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(NamedTuple):
     claims: tuple[Claim, ...] = ()
     containers: tuple[TrackedContainer, ...] = ()
     unmanaged: tuple[UnmanagedContainer, ...] = ()

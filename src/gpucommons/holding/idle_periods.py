@@ -6,7 +6,7 @@ device, does not end it; work does, however long the period was. Time in which t
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gpucommons.model.allocations import Allocation, AllocationReading, WorkloadKind
@@ -16,8 +16,7 @@ from gpucommons.model.process_identity import ProcessKey
 _PARTS: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class IdleWindow:
+class IdleWindow(NamedTuple):
     """A period ends when more than `active_ratio` of it, or of its last `length_s` if it is longer, was used.
 
     A pause of more than `longest_gap_s` between two readings is not counted.

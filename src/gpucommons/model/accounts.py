@@ -87,8 +87,7 @@ class LedgerState:
     disk_free_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingQuota:
+class HoldingQuota(NamedTuple):
     """The maximum of GPU-equivalents that one user may hold at a time."""
 
     gpu_equivalents: float

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
@@ -71,8 +72,7 @@ class Allocation:
         return None if slot.slices is None else self.share * slot.slices / (slot.of * WHOLE_SHARE)
 
 
-@dataclass(frozen=True, slots=True)
-class TrackedContainer:
+class TrackedContainer(NamedTuple):
     """A container that DS01 tracks. `has_gpu`: it may use a GPU."""
 
     id: str
@@ -83,8 +83,7 @@ class TrackedContainer:
     has_gpu: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UnmanagedContainer:
+class UnmanagedContainer(NamedTuple):
     """A container that may use GPUs that were not allocated to it, whatever its labels say."""
 
     name: str
@@ -94,8 +93,7 @@ class UnmanagedContainer:
     running: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SlotInfo:
+class SlotInfo(NamedTuple):
     """A slot as the driver reports it. `is_rest`: the part of a split GPU that no MIG device covers."""
 
     slot: Slot

@@ -61,8 +61,7 @@ class Container:
     cgroup_parent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerReading:
+class ContainerReading(NamedTuple):
     """Every container of one runtime, by full id."""
 
     by_id: Mapping[str, Container]
@@ -86,6 +85,5 @@ class ContainerUsage(NamedTuple):
     memory_limit_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerUsageReading:
+class ContainerUsageReading(NamedTuple):
     by_id: Mapping[str, ContainerUsage]

@@ -1,11 +1,10 @@
 """What DS01, a management system for shared GPU servers, keeps on disk: the state file of older installations, and the
 disk that holds it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Ds01Entry:
+class Ds01Entry(NamedTuple):
     """One allocation in the state file. `gpu_id` is a slot, "1" or "1.0"; `stopped` is the state of its container."""
 
     container: str
@@ -15,8 +14,7 @@ class Ds01Entry:
     stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ds01Reading:
+class Ds01Reading(NamedTuple):
     """`entries` is None if there is no state file; newer installations have none."""
 
     entries: tuple[Ds01Entry, ...] | None

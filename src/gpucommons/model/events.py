@@ -157,8 +157,7 @@ class EventsReading:
     rotations_lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EventLogReading:
+class EventLogReading(NamedTuple):
     """The last events of our own event log, newest first."""
 
     events: tuple[Event, ...]

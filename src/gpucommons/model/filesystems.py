@@ -1,10 +1,9 @@
 """The mounted file systems at an instant: size and free space."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(NamedTuple):
     size_bytes: int
     free_bytes: int
     available_bytes: int
@@ -12,8 +11,7 @@ class Space:
     files_free: int
 
 
-@dataclass(frozen=True, slots=True)
-class Filesystem:
+class Filesystem(NamedTuple):
     """`space` is None if the file system returned an error or did not answer in time."""
 
     device: str
@@ -23,6 +21,5 @@ class Filesystem:
     space: Space | None
 
 
-@dataclass(frozen=True, slots=True)
-class FilesystemReading:
+class FilesystemReading(NamedTuple):
     filesystems: tuple[Filesystem, ...]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class FleetState(StrEnum):
@@ -16,8 +17,7 @@ class FleetState(StrEnum):
     SILENT = "silent"
 
 
-@dataclass(frozen=True, slots=True)
-class FleetNode:
+class FleetNode(NamedTuple):
     """One agent. `instance` is the target that is scraped and identifies it; `name` is for people.
 
     `page_url` is None where no safe address can be made. `last_seen_wall_s` is when its last snapshot was taken, None

@@ -199,8 +199,7 @@ class GpuProcess(NamedTuple):
     compute_instance_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MigMemory:
+class MigMemory(NamedTuple):
     total_bytes: int
     used_bytes: int
     free_bytes: int
@@ -338,8 +337,7 @@ class AllocationRatios:
         return self.by_gpu_index.get(gpu_index, self.everywhere)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationRatioReading:
+class AllocationRatioReading(NamedTuple):
     """The last valid ratios; None if there were none. `problem` is one line, empty if the file is valid."""
 
     ratios: AllocationRatios | None

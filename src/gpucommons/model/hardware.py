@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Sensor:
+class Sensor(NamedTuple):
     """`properties` are the sensor's files by the suffix of their names, in the driver's units; "" is the name without
     a suffix."""
 
@@ -15,8 +15,7 @@ class Sensor:
     properties: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(NamedTuple):
     """`id` is derived from the device's path and is stable; `name` is the driver's name for the chip."""
 
     id: str
@@ -32,8 +31,7 @@ class CpuThrottles:
     packages: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareReading:
+class HardwareReading(NamedTuple):
     """`chips` is None if the kernel has no hwmon; `chips_failed` counts those that could not be read."""
 
     chips: tuple[Chip, ...] | None

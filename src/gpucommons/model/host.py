@@ -20,8 +20,7 @@ class CoreTimes(NamedTuple):
     guest_nice: float
 
 
-@dataclass(frozen=True, slots=True)
-class SystemActivity:
+class SystemActivity(NamedTuple):
     """System-wide counters of the kernel; None if it does not have them."""
 
     boot_time_s: int | None
@@ -55,8 +54,7 @@ class MemoryReading:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PressureLine:
+class PressureLine(NamedTuple):
     """One line of /proc/pressure: the share of time that tasks stalled, in percent, and the total."""
 
     avg10: float
@@ -65,16 +63,14 @@ class PressureLine:
     stalled_seconds_total: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
+class Pressure(NamedTuple):
     """Stalls on one resource: of `some` tasks, or of all (`full`) at the same time."""
 
     some: PressureLine | None
     full: PressureLine | None
 
 
-@dataclass(frozen=True, slots=True)
-class PressureReading:
+class PressureReading(NamedTuple):
     cpu: Pressure | None
     memory: Pressure | None
     io: Pressure | None

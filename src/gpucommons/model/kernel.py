@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRun:
+class ReadRun(NamedTuple):
     """The outcome of reading one part: duration, and why it failed. An empty `error` means success."""
 
     duration_s: float
@@ -59,14 +58,12 @@ class LinkCounters(NamedTuple):
     rx_nohandler: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileHandles:
+class FileHandles(NamedTuple):
     allocated: int
     maximum: int
 
 
-@dataclass(frozen=True, slots=True)
-class Conntrack:
+class Conntrack(NamedTuple):
     """Connection tracking; `statistics` are summed over the CPUs, by the kernel's names."""
 
     entries: int
@@ -74,8 +71,7 @@ class Conntrack:
     statistics: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Sockets:
+class Sockets(NamedTuple):
     """`protocols` holds the fields of each protocol by the kernel's names: TCP -> {inuse: 3, mem: 1}."""
 
     used: int | None
@@ -83,8 +79,7 @@ class Sockets:
     page_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Uname:
+class Uname(NamedTuple):
     sysname: str
     release: str
     version: str
@@ -93,14 +88,12 @@ class Uname:
     domainname: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClockSource:
+class ClockSource(NamedTuple):
     available: tuple[str, ...]
     current: str
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """The system's time zone and the kernel's clock sources."""
 
     zone: str

@@ -78,8 +78,7 @@ class OwnerKind(StrEnum):
     USER = "user"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """`id` is stable within its kind (pod UID, uid, job id); names may change."""
 
     kind: OwnerKind
@@ -88,8 +87,7 @@ class Owner:
     namespace: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodPlace:
+class PodPlace(NamedTuple):
     """The pod that a process runs in. `name` is empty where only its UID is known."""
 
     uid: str

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 # In order of precedence: if a pod has both annotations of one limit, the first is in force.
 MEMORY_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-memory-limit", "nvshare.com/gpu-memory-limit")
@@ -53,8 +54,7 @@ class PodReading:
         return self.by_uid.get(cgroup_uid) or self.by_config_hash.get(cgroup_uid)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceId:
+class DeviceId(NamedTuple):
     """One parsed device id of a device plugin. What the `raw` form does not contain is None.
 
     A GPU is named by `gpu_uuid` or `gpu_index`, a MIG device by `mig_uuid` or by the GPU instance (and compute
@@ -75,8 +75,7 @@ class DeviceId:
         return self.gpu_uuid is not None or self.gpu_index is not None or self.mig_uuid is not None
 
 
-@dataclass(frozen=True, slots=True)
-class PodDevices:
+class PodDevices(NamedTuple):
     """The devices of one resource that are allocated to one container of one pod."""
 
     namespace: str
@@ -85,8 +84,7 @@ class PodDevices:
     devices: tuple[DeviceId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PodDevicesReading:
+class PodDevicesReading(NamedTuple):
     """The devices of each container. `allocatable`, by resource, is None if the kubelet does not report it."""
 
     allocated: tuple[PodDevices, ...]

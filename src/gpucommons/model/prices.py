@@ -3,14 +3,12 @@
 Numbers are integers, in billionths, so that sums are exact.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 BILLION = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(NamedTuple):
     """`per_gpu_hour` has shell patterns of GPU models with their prices; the first that matches decides.
 
     None is not set.

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpucommons.model.process_identity import ProcessKey
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessContext:
+class ProcessContext(NamedTuple):
     """None or empty is unknown.
 
     `scope` is the innermost systemd unit in the process's cgroup path, login sessions (session-4.scope) and units of

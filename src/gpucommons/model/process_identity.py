@@ -26,8 +26,7 @@ class ProcessRow(NamedTuple):
     state: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeActivity:
+class TreeActivity(NamedTuple):
     """What the processes of each tree did. A tree is a process and all that descend from it; it is named by its pid.
 
     `on_core`: a process of it kept a CPU core busy since the last pass, or waited for one. `on_disk`: a process of it
@@ -38,8 +37,7 @@ class TreeActivity:
     on_disk: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessTable:
+class ProcessTable(NamedTuple):
     """Every process of one pass by pid, and the busiest ones, which get their own series.
 
     `trees` is None where it is not known, such as in the first pass.
@@ -132,8 +130,7 @@ class PidScope(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class PidView:
+class PidView(NamedTuple):
     """Which processes our procfs shows. `sentence` is for people: what is hidden, why, and what to do."""
 
     scope: PidScope

@@ -143,8 +143,7 @@ class GpuSharing:
     coarse: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PauserReading:
+class PauserReading(NamedTuple):
     """What the pauser did since the agent started. `failures` is by operation and reason.
 
     `timeouts` are locks that failed because submitted work did not end in time. `forced` are programs that the pauser

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gpucommons.model.allocations import Allocation
 from gpucommons.model.usage import Slot
@@ -41,6 +42,5 @@ class SlotStatus:
     memory_free_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsReading:
+class SlotsReading(NamedTuple):
     slots: tuple[SlotStatus, ...]

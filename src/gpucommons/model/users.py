@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class UserSlice:
+class UserSlice(NamedTuple):
     """CPU and memory of a user's processes. The CPU seconds never decrease while the agent runs."""
 
     user: str

@@ -1,8 +1,8 @@
 """The health of a GPU: its level, and each reason with a sentence. The page, top, gpus and metrics all use it. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from gpucommons.model.gpu import Gpu
 from gpucommons.rules.xids import Cause, xid_meaning
@@ -34,15 +34,13 @@ class HealthLevel(IntEnum):
     LOST = 3
 
 
-@dataclass(frozen=True, slots=True)
-class HealthReason:
+class HealthReason(NamedTuple):
     name: str
     level: HealthLevel
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuHealth:
+class GpuHealth(NamedTuple):
     reasons: tuple[HealthReason, ...]
 
     @property

@@ -4,7 +4,7 @@ A component that was not read is left out of the mean; `completeness_ratio` is t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureReading
 
@@ -17,8 +17,7 @@ _WEIGHTS: Mapping[str, float] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NodeHealth:
+class NodeHealth(NamedTuple):
     """`components` are the headroom of each, 0 to 1. `completeness_ratio` is the weight of those that were read."""
 
     score: float

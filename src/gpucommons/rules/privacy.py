@@ -9,7 +9,8 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerState, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
@@ -33,8 +34,7 @@ _NAMELESS_DETAILS = frozenset({"gpu", "slot", "uuid", "pci", "xid", "reason", "c
 _KEY = secrets.token_bytes(16)
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
+class Viewer(NamedTuple):
     """Without `sees_all`, only the rows of `uid` and `user` are visible, and none where they are None.
 
     Metrics name owners, so a viewer that does not see all of them gets metrics only with `metrics_open`.
@@ -53,8 +53,7 @@ class Viewer:
 SEES_ALL = Viewer()
 
 
-@dataclass(frozen=True, slots=True)
-class Privacy:
+class Privacy(NamedTuple):
     """The rule of one listener, main or drop-in. `show_owners` is the setting: auto, all or own."""
 
     show_owners: str = "auto"
@@ -75,8 +74,7 @@ class Privacy:
         return Viewer(False, peer_uid, user, metrics_open=self.show_owners == "auto" and not self.unix)
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden:
+class Hidden(NamedTuple):
     """The sections of a document in which rows of other owners are hidden, and the sentence that says so."""
 
     sections: tuple[str, ...]

@@ -5,10 +5,9 @@ problem of this list. A power cap is normal operation and never a problem.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.duration_text import spoken_duration
@@ -51,8 +50,7 @@ class ProblemKind(StrEnum):
     HELD_IDLE = "held_idle"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """`key` identifies it while it lasts. `since_wall_s` is None where its beginning is not known."""
 
     key: str

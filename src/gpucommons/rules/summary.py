@@ -6,6 +6,7 @@ The page, its title and every other place take the sentence from here.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gpucommons.base.duration_text import spoken_age
 from gpucommons.model.slots import SlotState, SlotStatus
@@ -35,8 +36,7 @@ class SummaryPart:
     slots: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StateSummary:
+class StateSummary(NamedTuple):
     """Of a node, or of a fleet."""
 
     parts: tuple[SummaryPart, ...]

@@ -6,7 +6,7 @@ ten minutes.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.sources.source import Source
@@ -36,8 +36,7 @@ def simulated_source(
     return Source(name, feeds, produces, read, cadence_s, essential=essential, runs_on="loop")
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(NamedTuple):
     """`sources` makes its sources for a cadence and a clock. Without a `world` there is no attribution."""
 
     name: str

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text, whole, word
 from gpucommons.faces.documents.schema import INTEGER, NUMBER, Schema, by_key, listed, one_of, or_null, record
@@ -63,8 +63,7 @@ SCHEMA: Schema = record(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryQuery:
+class HistoryQuery(NamedTuple):
     series: str
     range_s: float
     points: int

@@ -4,7 +4,7 @@ Every number is one conversion of an exact sum, as in the accounts: the totals a
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.faces.documents.accounts import COSTS, ROW, currency, hours, row
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text
@@ -47,16 +47,14 @@ JOB: Schema = {**record(**_REQUIRED, currency=TEXT), "required": list(_REQUIRED)
 SCHEMA: Schema = record(**ENVELOPE, job=or_null(JOB))
 
 
-@dataclass(frozen=True, slots=True)
-class JobQuery:
+class JobQuery(NamedTuple):
     """With `user`, only what is billed to that name."""
 
     id: str
     user: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BilledJob:
+class BilledJob(NamedTuple):
     """A job and the prices that are in force."""
 
     job: JobUsage

@@ -1,7 +1,7 @@
 """The OpenAPI document and the index of the API, both from what the resources declare."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.faces.documents import fleet, history, job, report
 from gpucommons.faces.documents.parameters import Parameter
@@ -25,8 +25,7 @@ _FLEET = "Queried at most every 5 s; 502 where Prometheus fails."
 _HISTORY = "Up to 24 h from memory. Longer ranges come from Prometheus, where one is configured; 502 where it fails."
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
+class _Operation(NamedTuple):
     """One GET of the API. `content` is by media type."""
 
     path: str

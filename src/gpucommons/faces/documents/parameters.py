@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.period import parse_since
@@ -26,8 +26,7 @@ class BadParameter(ValueError):
         return f"parameter {self.parameter!r}: {self}"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """`read` parses the text, or raises a ValueError that says what is expected."""
 
     name: str

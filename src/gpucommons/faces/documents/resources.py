@@ -1,7 +1,7 @@
 """Every resource of the API that is a function of one view: its name, parameters, schema and builder. Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.faces.documents import (
     accounts,
@@ -25,8 +25,7 @@ from gpucommons.model.accounts import PERIODS
 _GPU = text("gpu", "only this GPU: its index or UUID")
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(NamedTuple):
     name: str
     summary: str
     schema: Schema

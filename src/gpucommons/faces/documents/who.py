@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from gpucommons.faces.documents.accounts import hours
@@ -126,8 +125,7 @@ GROUPINGS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WhoFilter:
+class WhoFilter(NamedTuple):
     """What to show. `gpu` is a UUID, `owner` is kind/id, `user` is an account, a user's name or uid, or an owner."""
 
     gpu: str | None = None
