@@ -9,6 +9,8 @@ from fakes.shared_gpu import MATMUL, SharedProgram
 from shared_node import SharedNode, shared_node
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 HEAVY = MATMUL[4096]
 # Users that every Debian system has.
 GAMES, MAIL, BACKUP = 5, 8, 34

@@ -14,6 +14,8 @@ from fakes.shared_gpu import MATMUL, Rates, SharedJob, SharedProgram
 from shared_node import SharedNode, kill, shared_node
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 HEAVY, LIGHT = MATMUL[4096], MATMUL[512]
 # An H200 reaches 0.97 in total and 0.47 each; a loaded machine switches late. By the driver alone it is 0.72 and 0.36.
 TOTAL, EACH = 0.8, 0.38
