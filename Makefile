@@ -7,6 +7,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # In the order of the files: otherwise files with one long test come last, and the other processes wait for them.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
 
+# The page's JavaScript, and its tests.
+PAGE := src/gpucommons/web/static tests/page
+
 .PHONY: run demo test test-all test-again lint types bench torture docs dashboards deploy-files dist clean
 
 run: $(VENV)/.ready
@@ -37,6 +40,7 @@ test-again:
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/oxlint $(PAGE)
 
 types: $(VENV)/.ready-test
 	$(BIN)/mypy

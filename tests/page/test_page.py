@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 import re
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,6 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser import demo_agent, keep_screenshot, opened
 from demo_node import HOSTILE
-from gpucommons.faces.documents.delta import delta
 from prometheus_server import free_port, running_prometheus
 from running import running_agent
 from waiting import until
@@ -25,12 +23,6 @@ AXE = HERE / "vendor" / "axe.min.js"
 SECTIONS = ("now", "gpus", "who", "turns", "queue", "accounts", "events", "history", "node")
 # High enough that every section is in view: one out of view is drawn less often.
 TALL = 6000
-
-
-@pytest.fixture(scope="module")
-def formatting(browser: Browser, demo: str) -> Iterator[Page]:
-    with opened(browser, demo) as page:
-        yield page
 
 
 @pytest.fixture(scope="module")
@@ -219,33 +211,6 @@ def test_a_tab_in_the_background_closes_its_stream(browser: Browser) -> None:
         expect(page.locator(".link")).to_have_attribute("data-link", "live")
 
 
-def random_document(chance: random.Random, depth: int = 0) -> dict[str, Any]:
-    keys = ["a", "b", "c", "__proto__", "constructor", ""]
-
-    def value() -> Any:
-        if depth < 3 and chance.random() < 0.5:
-            return random_document(chance, depth + 1)
-        return chance.choice([None, True, 0, 1.5, "x", "<b>", [], [1, [2]]])
-
-    return {key: value() for key in chance.sample(keys, chance.randrange(len(keys)))}
-
-
-def test_deltas_are_applied_in_the_browser_as_in_the_agent(formatting: Page) -> None:
-    chance = random.Random(8)
-    documents = [random_document(chance) for _ in range(400)]
-    pairs = [(before, after, delta(before, after)) for before, after in itertools.pairwise(documents)]
-    assert sum(json.dumps(changes).count("[]") for _, _, changes in pairs) > 50, "some keys are removed"
-    found: Any = formatting.evaluate(
-        """async (text) => {
-            const { apply } = await import('/static/delta.js');
-            return JSON.parse(text).map(([before, , changes]) => JSON.stringify(apply(before, changes)));
-        }""",
-        json.dumps(pairs),
-    )
-    for (_, after, _), text in zip(pairs, found, strict=True):
-        assert json.dumps(json.loads(text), sort_keys=True) == json.dumps(after, sort_keys=True)
-
-
 def test_hostile_names_appear_as_text(browser: Browser) -> None:
     with demo_agent("--hostile") as url, opened(browser, url, height=TALL) as page:
         script, long, turned, fire, _ = HOSTILE
@@ -345,36 +310,6 @@ def test_longer_ranges_come_from_a_configured_prometheus(
             with page.expect_response(re.compile("series=cpu_utilization_ratio&range=3d")) as response:
                 page.keyboard.press("Enter")
             assert response.value.json()["source"] == "prometheus"
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        ("bytes(null)", "–"),
-        ("bytes(NaN)", "–"),
-        ("bytes(0)", "0 B"),
-        ("bytes(118 * 2 ** 30)", "118 GiB"),
-        ("bytes(1.5 * 2 ** 20)", "1.5 MiB"),
-        ("percent(0)", "0 %"),
-        ("percent(0.0004)", "<0.1 %"),
-        ("percent(0.004)", "0.4 %"),
-        ("percent(2.794)", "279 %"),
-        ("watts(undefined)", "–"),
-        ("watts(0.4)", "0 W"),
-        ("celsius(91)", "91 °C"),
-        ("hours(0.117)", "0.12 h"),
-        ("hours(48.73)", "48.7 h"),
-        ("duration(59.6)", "1 min"),
-        ("duration(200)", "3 min 20 s"),
-        ("duration(7200)", "2 h"),
-        ("duration(100000)", "1 d 3 h"),
-        ("duration(-5)", "0 s"),
-        ("kilowattHours(null)", "–"),
-    ],
-)
-def test_numbers_have_units_and_a_missing_number_is_a_dash(formatting: Page, call: str, text: str) -> None:
-    module = formatting.evaluate_handle("import('/static/format.js')")
-    assert formatting.evaluate(f"f => f.{call}", module).replace("\u202f", " ") == text
 
 
 @pytest.mark.long
