@@ -139,7 +139,7 @@ def test_a_simulation_honours_the_files_of_the_settings(lab: Host) -> None:
     assert not any(name.startswith(("ledger", "events")) for name in kept)
 
 
-@pytest.mark.parametrize("uid", [ROOT, ALICE, STRANGER])
+@pytest.mark.parametrize("uid", [ALICE, *(pytest.param(uid, marks=pytest.mark.long) for uid in (ROOT, STRANGER))])
 @pytest.mark.parametrize("name", JSON)
 def test_json_is_the_document_of_the_agent_as_this_user_sees_it(lab: Host, name: str, uid: int) -> None:
     shown = document(lab, *JSON[name], uid=uid)

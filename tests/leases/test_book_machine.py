@@ -1,4 +1,4 @@
-"""Random arrivals, deaths, restarts, reservations and lost GPUs: 100,000 steps in all, and the bound on waiting."""
+"""Random arrivals, deaths, restarts, reservations and lost GPUs: 1,000 steps in each walk, and the bound on waiting."""
 
 import random
 
@@ -9,10 +9,9 @@ from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
 from gpucommons.leases.policy.values import LeaseTerms, UserFacts
 from leases.book_world import BookWorld, whole
 
-EXAMPLES, STEPS = 100, 1000
+STEPS = 1000
 
 
-@settings(max_examples=EXAMPLES, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_no_slot_twice_no_starvation_fifo_and_capacity(seed: int) -> None:
     world = BookWorld(random.Random(seed))
@@ -21,7 +20,7 @@ def test_no_slot_twice_no_starvation_fifo_and_capacity(seed: int) -> None:
     assert world.granted > STEPS / 50
 
 
-@settings(max_examples=6, derandomize=True)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 2**32))
 def test_a_wait_is_bounded_by_the_pass_limit_and_the_requests_before_it(seed: int) -> None:
     """Where no lease lasts longer than D, the first request of a user waits at most the pass limit and D for itself

@@ -149,6 +149,7 @@ def test_managed_memory_is_tried_once_and_the_program_goes_on(node: SharedNode) 
     program.program.runs()
 
 
+@pytest.mark.long
 def test_a_cell_that_is_run_while_the_memory_moves_is_not_missed(node: SharedNode) -> None:
     node.start_agent(sections="[parking]\nidle_after_s = 4\neager = true\n")
     program = notebook(node)
