@@ -44,7 +44,24 @@ def test_a_new_program_joins_unless_it_is_idle(activity: ProgramActivity, joins:
 
 
 def test_a_joined_program_does_not_rest_because_a_reading_shows_it_idle() -> None:
-    assert observed(JOINED, seen(IDLE, 30.0), 30.1).joined, "it may be paused"
+    standing = JOINED
+    for second in range(30, 60):
+        standing = observed(standing, seen(IDLE, float(second)), second + 0.1)
+    assert standing.joined, "it may be paused"
+
+
+def test_a_joined_program_that_is_not_paused_rests_after_it_was_idle_for_a_while() -> None:
+    def after(seconds: int, ran: bool = True, used_at: int | None = None) -> bool:
+        standing = JOINED
+        for second in range(30, 30 + seconds):
+            activity = ACTIVE if second == used_at else IDLE
+            standing = observed(standing, seen(activity, float(second))._replace(ran=ran), second + 0.1)
+        return standing.joined
+
+    assert after(8)
+    assert not after(9)
+    assert after(9, ran=False)
+    assert after(12, used_at=35)
 
 
 @pytest.mark.parametrize(

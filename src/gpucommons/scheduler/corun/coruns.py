@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from gpucommons.scheduler.corun.accounts import Accounts
 from gpucommons.scheduler.corun.facts import (
+    IDLE,
     LONG_USE_SPAN_S,
     MAX_SAMPLES,
     USE_SPAN_S,
@@ -334,11 +335,14 @@ class Coruns(Generic[Client]):
         """Whether it runs at all times. One that was not seen alone yet counts as heavy, except where that cannot be
         measured: there, what its processes use decides."""
         facts = self._facts[client]
+        used = facts.use.mean(now_s)
+        if used is not None and used < IDLE:
+            # It does not use the GPU now.
+            return True
         if now_s < self._greedy_until_s.get(self._owner_of[client], float("-inf")):
             return False
         if facts.light is not None or self.metered:
             return bool(facts.light)
-        used = facts.use.mean(now_s)
         return used is not None and used < _HEAVY_PART / using
 
     # Fairness

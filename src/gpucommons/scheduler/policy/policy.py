@@ -197,7 +197,8 @@ class Policy:
         """A program competes for the GPU from now on. It runs already: it is not stopped before a rule says so."""
         if client.standing is not IDLE or not self.on:
             return []
-        client.gpu.coruns.forget_since(now - _UNSEEN_S)
+        if not client.gpu.coruns.is_light(client.id):
+            client.gpu.coruns.forget_since(now - _UNSEEN_S)
         self._begin_unasked(client, now)
         return self._evaluation.advance((client.gpu,), now)
 

@@ -3,7 +3,8 @@
 A joined program takes turns: it is paused while others run. A resting program is not paused and takes no turns.
 
 1. A program joins when it uses the GPU. Before that it rests.
-2. A joined program rests when it was idle for a whole turn of its own while others waited.
+2. A joined program rests when it was idle for a whole turn of its own while others waited, or in the readings of
+   IDLE_RESTS_S in which it was not paused.
 3. A resting program joins again at the first reading that shows it use the GPU: within 2 s, for readings each second.
 4. Unknown is not idle: a program whose activity cannot be measured joins, and a turn of unknown activity does not make
    it rest. If it rests after an idle turn, it joins again after a second, to be measured in a turn.
@@ -11,7 +12,7 @@ A joined program takes turns: it is paused while others run. A resting program i
 6. A program without any process in common with the last reading is a new one: its key may be that of a session id or
    pid that was used before.
 
-An idle reading never makes a program rest: a paused program is idle by force.
+An idle reading of a program that was paused since the last one proves nothing: it is idle by force.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +27,8 @@ from gpucommons.scheduler.programs.jobs import Program
 
 # With a reading each second, a program of unknown activity is back within 2 s.
 UNKNOWN_RESTS_S: Final = 1.0
+# Longer than the time between two bursts of a notebook or a server that is in use.
+IDLE_RESTS_S: Final = 8.0
 
 
 class Standing(StrEnum):
@@ -43,23 +46,26 @@ class ProgramTurn(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One program in one reading. `as_of_s` is when the GPUs were read."""
+    """One program in one reading. `as_of_s` is when the GPUs were read; `ran`: it was not paused since the last one."""
 
     processes: AbstractSet[ProcessKey]
     devices: tuple[str, ...]
     activity: ProgramActivity
     as_of_s: float
+    ran: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramStanding:
-    """`since_s` is when it joined or began to rest, `used_s` the last reading that showed it use the GPU."""
+    """`since_s` is when it joined or began to rest, `used_s` the last reading that showed it use the GPU, `idle_s` the
+    first of those since then that showed it idle although it was not paused."""
 
     processes: AbstractSet[ProcessKey]
     devices: tuple[str, ...]
     standing: Standing
     since_s: float
     used_s: float | None = None
+    idle_s: float | None = None
 
     @property
     def joined(self) -> bool:
@@ -73,7 +79,12 @@ def observed(before: ProgramStanding | None, seen: Observation, now_s: float) ->
         standing = Standing.RESTING if seen.activity is ProgramActivity.IDLE else Standing.JOINED
         return ProgramStanding(seen.processes, seen.devices, standing, now_s, used_s)
     used_s = before.used_s if used_s is None else used_s
-    after = replace(before, processes=seen.processes, devices=seen.devices, used_s=used_s)
+    idle_s = None
+    if seen.activity is ProgramActivity.IDLE and seen.ran:
+        idle_s = seen.as_of_s if before.idle_s is None else before.idle_s
+    after = replace(before, processes=seen.processes, devices=seen.devices, used_s=used_s, idle_s=idle_s)
+    if before.joined and idle_s is not None and seen.as_of_s - idle_s >= IDLE_RESTS_S:
+        return replace(after, standing=Standing.RESTING, since_s=now_s)
     if before.joined or not _joins_again(before, seen):
         return after
     return replace(after, standing=Standing.JOINED, since_s=now_s)
@@ -108,17 +119,23 @@ class ProgramRoster:
         return self._members
 
     def see(
-        self, programs: Iterable[Program], as_of_s: float, now_s: float, unlisted: AbstractSet[str] = frozenset()
+        self,
+        programs: Iterable[Program],
+        as_of_s: float,
+        now_s: float,
+        unlisted: AbstractSet[str] = frozenset(),
+        ran: AbstractSet[str] = frozenset(),
     ) -> Mapping[str, ProgramStanding]:
         """Take in one reading: the programs that take part. Without a reading, do not call: all would have ended.
 
-        `unlisted` are devices whose processes could not be read.
+        `unlisted` are devices whose processes could not be read; `ran` the keys of programs that were not paused since
+        the last reading.
         """
         hidden = {key: one for key, one in self._members.items() if not unlisted.isdisjoint(one.devices)}
         now = {
             program.key: observed(
                 self._members.get(program.key),
-                Observation(program.process_keys, program.devices, program.activity, as_of_s),
+                Observation(program.process_keys, program.devices, program.activity, as_of_s, program.key in ran),
                 now_s,
             )
             for program in programs

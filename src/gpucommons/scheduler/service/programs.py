@@ -52,6 +52,11 @@ class _Member:
     # Whether it takes part in turns, unless it is held up.
     joined: bool = False
 
+    def ran_since(self, begin_s: float) -> bool:
+        """Whether it was not paused since then, and is not about to be."""
+        client = self.client
+        return client.standing is ClientStanding.RUNNING and client.turn_s <= begin_s and client.drop_s is None
+
     @property
     def takes_turns(self) -> bool:
         phase = self.client.gpu.phase
@@ -91,6 +96,8 @@ class Programs:
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
         self._stopping = False
+        # When the last reading was taken in.
+        self._read_s = float("-inf")
         # A pauser was lost while programs were paused, and it is not known whether they run again.
         self._is_unsure = False
 
@@ -155,7 +162,9 @@ class Programs:
         found = divide(reading.processes, around, now)
         self.exempt = (*found.exempt, *trespassers)
         programs = {program.key: program for program in found.programs}
-        standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted)
+        ran = {key for key, member in self._members.items() if member.ran_since(self._read_s)}
+        self._read_s = now
+        standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted, ran)
         several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
         self._turns.apply(self._devices.link(several, now), now)
         for key, member in list(self._members.items()):
