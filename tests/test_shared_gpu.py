@@ -156,13 +156,13 @@ def test_turns_follow_the_pauser_and_together_is_slower(shared: SharedGpu, reade
         meter.start(asyncio.get_running_loop(), measured.append)
         async with pausing(pauser_settings(shared, tmp_path)) as pauser:
             before = shared.works()
-            assert await measure(meter, "together") == pytest.approx(GpuActivity(0.514, 0.406, 0.17))
+            assert await measure(meter, "together") == pytest.approx(GpuActivity(0.514, 0.406, 0.17, 0.99))
             rates = shared.rates_since(before)
             assert (rates.of(first), rates.of(second)) == pytest.approx((0.36, 0.36))
 
             await lock(pauser, second)
             before = shared.works()
-            assert await measure(meter, "alone") == pytest.approx(GpuActivity(0.789, 0.637, 0.23))
+            assert await measure(meter, "alone") == pytest.approx(GpuActivity(0.789, 0.637, 0.23, 0.87))
             rates = shared.rates_since(before)
             assert (rates.of(first), rates.of(second)) == pytest.approx((1, 0))
 

@@ -37,7 +37,7 @@ def test_a_client_is_shown_by_its_name() -> None:
 def test_the_gain_and_a_coarse_decision_are_in_the_line_of_the_gpu() -> None:
     first, second = (line for line in status_lines(document()) if line.startswith("GPU "))
     assert first.endswith("; gain over the driver's time-slicing +34 % (estimate)")
-    assert second.endswith("; decided by utilisation, which is coarse: SM activity (GPM) cannot be read")
+    assert second.endswith("; SM activity (GPM) cannot be read: turns are taken for fairness only, not for a gain")
 
 
 def test_a_loss_has_its_sign() -> None:

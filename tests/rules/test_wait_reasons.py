@@ -24,6 +24,11 @@ SENTENCES = [
     (WaitReason.DEMAND, 0.5, "another client has the turn: together they would be slower"),
     (WaitReason.SOLO, None, "must run alone first, to be measured"),
     (WaitReason.SOLO, 0.5, "measuring a client that runs alone"),
+    (
+        WaitReason.FAIRNESS,
+        0.5,
+        "another owner has the turn: together, an owner would get less than its share",
+    ),
     (WaitReason.READY, 0.5, "about to run"),
 ]
 

@@ -94,7 +94,7 @@ class RealModel:
             values = [sum(map(operator.mul, progress, column)) for column in columns]
             rows.append(DeviceActivity(*(min(1.0, value) for value in values)))
         busy = min(1.0, sum(self._alone[name]["use"] for name in names))
-        # A device on which several want all of its time is never idle.
+        # A device that several programs could fill is never idle.
         used = [value * busy / sum(used) for value in used]
         return _Set(progress, _scaled(used), rows or [_NOTHING])
 

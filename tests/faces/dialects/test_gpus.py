@@ -208,9 +208,10 @@ def test_dcgm_has_every_name_of_the_default_set_with_its_value() -> None:
     # The parser adds the suffix _total to every counter; DCGM's counters do not have it.
     served = series(DCGM, snapshot(gpu()))
     found = {name.removesuffix("_total"): value for (name, _), value in served.items()}
-    counted = {"DCGM_EXP_XID_ERRORS_COUNT": 0, "DCGM_EXP_CLOCK_EVENTS_COUNT": 1}
+    counted = {"DCGM_EXP_XID_ERRORS_COUNT": 0, "DCGM_EXP_CLOCK_EVENTS_COUNT": 1, "DCGM_EXP_GPU_HEALTH_STATUS": 10}
     assert found == {f"DCGM_FI_{name}": value for name, value in EXPECTED_DCGM.items()} | counted
-    assert {metric.name for metric in DCGM_CATALOGUE} == found.keys()
+    # The state of links between GPUs needs two of them.
+    assert {metric.name for metric in DCGM_CATALOGUE} - {"DCGM_EXP_P2P_STATUS"} == found.keys()
 
 
 def test_dcgm_labels() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.corun.accounts import Accounts
+from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way
 from gpucommons.scheduler.corun.facts import (
     FIRST_MINUTE_RATIO,
@@ -141,11 +141,11 @@ def test_the_budget_allows_a_look_each_minute_and_four_in_the_first() -> None:
     assert looks == 4 + 9
 
 
-# Accounts
+# OwnerAccounts
 
 
 def test_the_owner_that_has_had_least_is_next_and_a_newcomer_has_no_claim_to_the_past() -> None:
-    accounts: Accounts[str] = Accounts()
+    accounts: OwnerAccounts[str] = OwnerAccounts()
     accounts.enter({"a": "ann"}, 0.0)
     accounts.charge("ann", 100.0, ["a"])
     accounts.enter({"a": "ann", "b": "bob"}, 100.0)
@@ -154,7 +154,7 @@ def test_the_owner_that_has_had_least_is_next_and_a_newcomer_has_no_claim_to_the
 
 
 def test_an_owner_that_starts_another_program_has_not_had_less() -> None:
-    accounts: Accounts[str] = Accounts()
+    accounts: OwnerAccounts[str] = OwnerAccounts()
     both = {"a": "ann", "m1": "mallory"}
     accounts.enter(both, 0.0)
     accounts.charge("mallory", 1.5, ["m1"])
@@ -167,7 +167,7 @@ def test_an_owner_that_starts_another_program_has_not_had_less() -> None:
 
 
 def test_an_owner_is_never_owed_more_than_two_seconds() -> None:
-    accounts: Accounts[str] = Accounts()
+    accounts: OwnerAccounts[str] = OwnerAccounts()
     accounts.enter({"a": "ann", "b": "bob"}, 0.0)
     accounts.charge("bob", 3600.0, ["b"])
     accounts.charge("ann", 2.5, ["a"])
@@ -175,7 +175,7 @@ def test_an_owner_is_never_owed_more_than_two_seconds() -> None:
 
 
 def test_what_an_owner_used_without_a_turn_is_taken_from_it_and_given_to_the_others() -> None:
-    accounts: Accounts[str] = Accounts()
+    accounts: OwnerAccounts[str] = OwnerAccounts()
     accounts.enter({"a": "ann", "b": "bob"}, 0.0)
     accounts.charge("ann", 0.9, ["a"])
     accounts.transfer("bob", 0.5)
@@ -183,7 +183,7 @@ def test_what_an_owner_used_without_a_turn_is_taken_from_it_and_given_to_the_oth
 
 
 def test_accounts_of_owners_that_left_are_bounded() -> None:
-    accounts: Accounts[int] = Accounts()
+    accounts: OwnerAccounts[int] = OwnerAccounts()
     for number in range(3000):
         accounts.enter({number: f"uid:{number}"}, float(number) / 100)
         accounts.charge(f"uid:{number}", 0.1, [number])

@@ -100,7 +100,7 @@ def test_it_measures_from_begin_to_end(bench: Bench) -> None:
     async def scenario(uuid: str) -> None:
         (measured,) = await bench.measure(uuid, token=("a", 7))
         assert (measured.gpu_uuid, measured.token) == (uuid, ("a", 7))
-        assert measured.activity == pytest.approx(GpuActivity(0.789, 0.637, 0.23))
+        assert measured.activity == pytest.approx(GpuActivity(0.789, 0.637, 0.23, 0.0))
         assert measured.end_s - measured.begin_s >= 0.1
 
     run(bench, scenario)
@@ -223,7 +223,7 @@ def test_a_mig_device_is_measured_by_its_gpu_instance(bench: Bench) -> None:
         # The GPU instance of the last two reports what both do.
         assert [bench.meter.supports(uuid) for uuid in uuids] == [True, False, False]
         (measured,) = await bench.measure(uuids[0])
-        assert measured.activity == GpuActivity(0.25, 0.12, 0.06)
+        assert measured.activity == GpuActivity(0.25, 0.12, 0.06, 0.0)
         assert bench.rig.fake.calls("nvmlGpmMigSampleGet") > 0
         # Its buffers are freed once it is gone and anything else is measured.
         bench.rig.fake.replace(*active(0, 25, 12, 6))

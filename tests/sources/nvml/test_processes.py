@@ -243,7 +243,8 @@ def test_the_window_contains_only_plausible_samples(passes: list[tuple[int, list
             added.add((pid, moved(sample, now_us)))
             window.add(pid, moved(sample, now_us), now_us)
         for pid, sample in window.current(now_us).items():
-            assert (pid, sample) in added
+            idle = not any(sample[1:]) and any(pid == other and sample[0] == one[0] for other, one in added)
+            assert (pid, sample) in added or idle
             assert max(sample[1:]) <= 100
             assert sample[0] >= now_us - max(5_000_000, 2 * step_us)
 

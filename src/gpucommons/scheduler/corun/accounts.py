@@ -15,7 +15,7 @@ _MAX_REMEMBERED: Final = 1024
 Client = TypeVar("Client", bound=Hashable)
 
 
-class Accounts(Generic[Client]):
+class OwnerAccounts(Generic[Client]):
     def __init__(self) -> None:
         self._owners_s: dict[str, float] = {}
         self._clients_s: dict[Client, float] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from gpucommons.scheduler.corun.accounts import Accounts
+from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.facts import (
     IDLE,
     LONG_USE_SPAN_S,
@@ -89,7 +89,7 @@ class Way(StrEnum):
     MEASURING = "measuring"
 
 
-class Cause(StrEnum):
+class PhaseCause(StrEnum):
     """Why clients take turns or run together."""
 
     NONE = "none"
@@ -106,7 +106,7 @@ class Phase(Generic[Client]):
     length_s: float
     way: Way
     measure: bool = False
-    cause: Cause = Cause.NONE
+    cause: PhaseCause = PhaseCause.NONE
     # Its turn or look, without the light clients that run along.
     unit: tuple[Client, ...] = ()
 
@@ -169,7 +169,7 @@ class Coruns(Generic[Client]):
         # Use that is not of any client, and when a client of each owner last came or left.
         self._unseen = Use()
         self._passing_s: dict[str, float] = {}
-        self._accounts: Accounts[Client] = Accounts()
+        self._accounts: OwnerAccounts[Client] = OwnerAccounts()
         self._together: dict[frozenset[Client], Activity] = {}
         self._verdicts: dict[frozenset[Client], _Verdict] = {}
         self._fairness: dict[frozenset[str], _Fairness] = {}
@@ -281,7 +281,7 @@ class Coruns(Generic[Client]):
             return 1.0
         heavy = frozenset(client for client in requesting if not self.is_light(client))
         verdict = self._verdicts.get(heavy)
-        return 1.0 / verdict.progress if phase.cause is Cause.GAIN and verdict and verdict.turns else None
+        return 1.0 / verdict.progress if phase.cause is PhaseCause.GAIN and verdict and verdict.turns else None
 
     # Deciding
 
@@ -301,16 +301,16 @@ class Coruns(Generic[Client]):
         for client in heavy:
             groups.setdefault(self._owner_of[client], []).append(client)
         if self._is_unfair(groups, now_s):
-            return self._turn(groups, light, Cause.FAIRNESS, now_s)
+            return self._turn(groups, light, PhaseCause.FAIRNESS, now_s)
         if self._gains(heavy, now_s):
-            return self._turn(groups, light, Cause.GAIN, now_s)
+            return self._turn(groups, light, PhaseCause.GAIN, now_s)
         look = self._look(heavy, light, now_s)
         if look is not None:
             return look
         self._way = Way.TOGETHER
         verdict = self._verdicts.get(frozenset(heavy))
-        cause = Cause.NO_GAIN if verdict is not None and verdict.turns is not None else Cause.NONE
-        length_s = _TOGETHER_S if cause is Cause.NO_GAIN else _TRIAL_S
+        cause = PhaseCause.NO_GAIN if verdict is not None and verdict.turns is not None else PhaseCause.NONE
+        length_s = _TOGETHER_S if cause is PhaseCause.NO_GAIN else _TRIAL_S
         return Phase(clients, length_s, Way.TOGETHER, self.metered, cause)
 
     def ended(self, phase: Phase[Client], length_s: float) -> None:
@@ -399,13 +399,13 @@ class Coruns(Generic[Client]):
         fair = (sum(used[owner] for owner in groups) + unseen) / len(groups)
         enough = _HEAVY_PART / sum(map(len, groups.values()))
         deprived = any(
-            used[owner] < ratio * fair and any(self._wants_more(one, enough, now_s) for one in clients)
+            used[owner] < ratio * fair and any(self._competes_for_more(one, enough, now_s) for one in clients)
             for owner, clients in groups.items()
         )
         ahead = any(used[owner] > fair for owner in groups)
         return deprived and (ahead or (unseen > _MIN_UNSEEN and bool(self._passing_s)))
 
-    def _wants_more(self, client: Client, enough: float, now_s: float) -> bool:
+    def _competes_for_more(self, client: Client, enough: float, now_s: float) -> bool:
         """A heavy client; or one that was not seen alone yet, if it uses much of an equal part."""
         facts = self._facts[client]
         return facts.light is False or (facts.light is None and (facts.use.mean(now_s) or 0.0) >= enough)
@@ -413,16 +413,16 @@ class Coruns(Generic[Client]):
     # Turns
 
     def _turn(
-        self, groups: Mapping[str, Sequence[Client]], light: tuple[Client, ...], cause: Cause, now_s: float
+        self, groups: Mapping[str, Sequence[Client]], light: tuple[Client, ...], cause: PhaseCause, now_s: float
     ) -> Phase[Client]:
         """The turn of the owner that has had least: its clients together, or one of them where that gains."""
         self._way = Way.TURNS
         clients = [client for group in groups.values() for client in group]
-        if cause is Cause.GAIN and self._is_trial_due(clients, now_s):
+        if cause is PhaseCause.GAIN and self._is_trial_due(clients, now_s):
             return Phase((*clients, *light), _TRIAL_S, Way.TOGETHER, measure=True, cause=cause)
         slack_s = self.quantum_s / 2
         group = groups[self._accounts.next_owner(groups, slack_s)]
-        if cause is Cause.GAIN or self._gains(group, now_s):
+        if cause is PhaseCause.GAIN or self._gains(group, now_s):
             unit = [self._accounts.next_client(group, slack_s)]
         else:
             look = self._look(group, (), now_s)

@@ -4,7 +4,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.corun.coruns import Cause, Way
+from gpucommons.scheduler.corun.coruns import PhaseCause, Way
 from gpucommons.scheduler.policy.attained import own_service_s, service_s
 from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.state import DROP_RESEND_S, NEVER, Client, ClientStanding, GpuQueue
@@ -33,7 +33,7 @@ def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReas
     if gpu.phase is not None:
         if gpu.phase.way is Way.MEASURING:
             return SOLO
-        return WaitReason.FAIRNESS if gpu.phase.cause is Cause.FAIRNESS else DEMAND
+        return WaitReason.FAIRNESS if gpu.phase.cause is PhaseCause.FAIRNESS else DEMAND
     if client.is_program:
         # Its memory stays where it is: only phases stop it.
         return None

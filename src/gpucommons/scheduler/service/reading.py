@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading, WaitReason
-from gpucommons.scheduler.corun.coruns import Cause, Phase, Way
+from gpucommons.scheduler.corun.coruns import Phase, PhaseCause, Way
 from gpucommons.scheduler.policy import admission
 from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.policy import Policy
@@ -171,8 +171,8 @@ def _way_of_phase(phase: Phase[int]) -> tuple[str, str]:
     if phase.way is Way.MEASURING:
         return "measuring", "measuring"
     if phase.way is Way.TURNS:
-        return "turns", "owner_turns" if phase.cause is Cause.FAIRNESS else "turns_gain"
-    return "together", "turns_no_gain" if phase.cause is Cause.NO_GAIN else "together_default"
+        return "turns", "owner_turns" if phase.cause is PhaseCause.FAIRNESS else "turns_gain"
+    return "together", "turns_no_gain" if phase.cause is PhaseCause.NO_GAIN else "together_default"
 
 
 def _quantum_left_s(

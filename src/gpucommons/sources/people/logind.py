@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from gpucommons.base.decimal_text import parse_decimal
+
 SESSIONS = "run/systemd/sessions"
 _SSH_SERVICES = ("sshd", "ssh")
 _MAX_SESSIONS = 10_000
@@ -33,7 +35,8 @@ def parse_session(text: str) -> tuple[str, int] | None:
     is_open = values.get("STATE", "") in ("active", "online", "opening")
     if values.get("SERVICE") not in _SSH_SERVICES or not is_open or not user:
         return None
-    return (user, int(leader)) if leader.isascii() and leader.isdecimal() and len(leader) < 11 else None
+    pid = parse_decimal(leader)
+    return None if pid is None else (user, pid)
 
 
 def _text(file: Path) -> str:

@@ -6,6 +6,7 @@ series. Fields that are not in the list are left out. Lists of dcgm-exporter 1.x
 
 import csv
 import re
+import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -184,7 +185,7 @@ class _ExtraLabels:
             for pod in pods.by_uid.values():
                 named = {_NOT_IN_A_LABEL.sub("_", key): value for key, value in sorted(pod.labels.items())}
                 self._of_pod[pod.namespace, pod.name] = {
-                    name: value for name, value in named.items() if name not in taken and not name[0].isdigit()
+                    name: value for name, value in named.items() if name not in taken and name[0] not in string.digits
                 }
         self._names = tuple(sorted({name for labels in self._of_pod.values() for name in labels}))
         self._none = ("",) * len(self._names)
