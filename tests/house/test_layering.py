@@ -15,7 +15,7 @@ ROOMS: dict[str, set[str]] = {
     "config": {"base"},
     "stress": set(),
     "pauser": {"base", "model"},
-    "parking": {"base"},
+    "parking": {"base", "model", "pauser"},
     "mps": {"base", "model"},
     "sources": {"base", "model"},
     "sources.host": {"base", "model", "rules", "sources"},

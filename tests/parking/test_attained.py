@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from gpucommons.parking.attained import attained_seconds, programs_at_work
+from gpucommons.parking.turns import attained_seconds, programs_at_work
 from gpucommons.parking.values import GIB, ParkProgram, ParkSituation, ParkStage, RoomClaims, RoomNeed
 from parking.test_plan import situations
 

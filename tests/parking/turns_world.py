@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gpucommons.parking.attained import attained_seconds
 from gpucommons.parking.plan import plan
-from gpucommons.parking.turns import IN_BYTES_S, OUT_BYTES_S
+from gpucommons.parking.turns import IN_BYTES_S, OUT_BYTES_S, attained_seconds
 from gpucommons.parking.values import (
     GIB,
     DeviceRoom,

@@ -1,13 +1,19 @@
-"""What the kernel says about the host's memory, the memory limit of a process, and its CPU time."""
+"""What parking asks the machine: the host's memory, the memory limit of a process, and its CPU time.
+
+A simulation answers by itself, through the same protocol.
+"""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.process_stat import cpu_ticks
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.parking.values import HostMemory
+from gpucommons.pauser import identity
+from gpucommons.pauser.stopped import why_stopped
 
 _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -133,3 +139,43 @@ def resident_bytes(pids: Iterable[int], procfs: Path = _PROC) -> int:
 
 def _kib(text: str) -> int:
     return int(text.split()[0]) * 1024
+
+
+class ParkHost(Protocol):
+    """Each as the function of that name in parking/host.py, pauser/identity.py and pauser/stopped.py."""
+
+    def host_memory(self) -> HostMemory | None: ...
+    def container_room_bytes(self, pids: Iterable[int]) -> int | None: ...
+    def cpu_seconds(self, pids: Iterable[int]) -> float | None: ...
+    def waits_in(self, pids: Iterable[int]) -> tuple[int, ...] | None: ...
+    def resident_bytes(self, pids: Iterable[int]) -> int: ...
+    def has_ended(self, process: ProcessKey) -> bool: ...
+    def why_stopped(self, pids: Iterable[int]) -> str: ...
+
+
+class ThisHost:
+    """The machine that the agent runs on."""
+
+    def host_memory(self) -> HostMemory | None:
+        return host_memory()
+
+    def container_room_bytes(self, pids: Iterable[int]) -> int | None:
+        return container_room_bytes(pids)
+
+    def cpu_seconds(self, pids: Iterable[int]) -> float | None:
+        return cpu_seconds(pids)
+
+    def waits_in(self, pids: Iterable[int]) -> tuple[int, ...] | None:
+        return waits_in(pids)
+
+    def resident_bytes(self, pids: Iterable[int]) -> int:
+        return resident_bytes(pids)
+
+    def has_ended(self, process: ProcessKey) -> bool:
+        return identity.has_ended(process)
+
+    def why_stopped(self, pids: Iterable[int]) -> str:
+        return next((why for pid in pids if (why := why_stopped(pid, every_thread=False))), "")
+
+
+THIS_HOST = ThisHost()

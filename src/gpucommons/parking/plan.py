@@ -1,8 +1,8 @@
 """Which program is parked next and which is brought back next. Pure.
 
 1. A program is brought back only where NVML shows the room for it, for what leases were promised and do not use yet,
-   and for a reserve, in a reading that is younger than the last move on that device: a restore that runs out of memory
-   strands the program for good.
+   and for a reserve, in a reading that is younger than the last move on that device: a restore that runs out of
+   memory strands the program for good.
 2. One restore at a time on a device. The program that has waited longest comes first; no later one passes it, unless
    host memory cannot hold the programs that would have to make room for it: those that pass give host memory back.
 3. One program is parked at a time on the node: the next one is decided with the host memory that is then left.
@@ -10,21 +10,285 @@
    program, lease or client waits for its room, and parking makes that room. A program that waits to be brought back
    comes before leases and clients; one that made room for one of them comes after it.
 5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
-6. With `oversubscribe`, programs that do not fit together take turns: where idle programs do not make the room for one
-   that waits, a working one does, once it has had its turn (turns.py). A lease has to wait where those that are parked
-   could not come back in turns then, within host memory (making_room.py).
-7. Room that is made for one is kept from the others (kept.py).
-8. A program that cannot come back, or that host memory or its container cannot hold, is refused (refusals.py).
+
+The parts below answer in this order: why a program cannot be parked; what waits for room; which programs make room;
+which room is kept for programs that come back; the plan; and, for people, when those that wait will have room.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
-from gpucommons.parking.kept import kept_rooms
-from gpucommons.parking.making_room import can_have_room, can_take_turns, room_for, room_in_turn
-from gpucommons.parking.needs import needs_before, needs_in_order, waiters
-from gpucommons.parking.refusals import gib_text, refusal_of
-from gpucommons.parking.turns import most_served_first, turn_end_s
-from gpucommons.parking.values import ParkPlan, ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
+from gpucommons.parking.turns import (
+    IN_BYTES_S,
+    OUT_BYTES_S,
+    can_change_places,
+    most_served_first,
+    programs_at_work,
+    turn_end_s,
+)
+from gpucommons.parking.values import (
+    GIB,
+    ParkPlan,
+    ParkProgram,
+    ParkRefusal,
+    ParkSituation,
+    ParkStage,
+    ParkTerms,
+    RoomNeed,
+    WhyNot,
+)
+
+# Why a program cannot be parked. Pure.
+
+
+def refusal_of(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> ParkRefusal | None:
+    """Why this program cannot be parked now; None where it can."""
+    if program.obstacle is not None:
+        return program.obstacle
+    if not all(_would_fit(terms, situation, program, device) for device in program.memory):
+        return ParkRefusal(
+            WhyNot.GPU_MEMORY,
+            f"it could not come back: it fills its GPU, and {gib_text(terms.gpu_reserve_bytes)} has to stay free",
+        )
+    if situation.host is None:
+        return ParkRefusal(WhyNot.HOST_MEMORY, "the memory of the host could not be read")
+    budget = situation.host.budget_bytes(terms.host_reserve_percent)
+    if program.bytes > budget:
+        return ParkRefusal(
+            WhyNot.HOST_MEMORY,
+            f"it needs {gib_text(program.bytes)} of host memory, {gib_text(budget)} can be used; "
+            "parking.host_reserve_percent keeps the rest free",
+        )
+    room = program.container_room_bytes
+    if room is not None and program.bytes > room:
+        return ParkRefusal(
+            WhyNot.CONTAINER_MEMORY,
+            f"it needs {gib_text(program.bytes)} of host memory, "
+            f"the memory limit of its container leaves {gib_text(room)}",
+        )
+    return None
+
+
+def _would_fit(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, device: str) -> bool:
+    """Whether it fits again with the reserve, once all others have left; also where that is not known."""
+    room = situation.rooms.get(device)
+    if room is None:
+        return True
+    on_gpu = (one for one in situation.programs if one.stage is not ParkStage.PARKED and one.key != program.key)
+    others = sum(one.memory.get(device, 0) for one in on_gpu)
+    return room.free_bytes + others >= terms.gpu_reserve_bytes
+
+
+def gib_text(amount: int) -> str:
+    return f"{amount / GIB:.1f} GiB"
+
+
+# What waits for room on a GPU, and in which order. Pure.
+
+# How long a program that made room for another waits for that one to take the room.
+_YIELDS_S: Final = 30.0
+
+
+def waiters(situation: ParkSituation) -> list[ParkProgram]:
+    """Those that wait to be brought back, the longest first."""
+    found = [
+        (program.wakes_since_s, program.key, program)
+        for program in situation.programs
+        if program.stage is ParkStage.PARKED and program.wakes_since_s is not None
+    ]
+    return [program for _, _, program in sorted(found, key=lambda row: row[:2])]
+
+
+def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> Iterator[RoomNeed]:
+    """Programs that wait to be brought back, then the others, each in the order of waiting."""
+    for program in waiters(situation):
+        if program.key not in waking:
+            for device, needed in program.memory.items():
+                yield RoomNeed((device,), needed, program.wakes_since_s or 0.0, id=program.key)
+    yield from sorted(situation.claims.needs, key=lambda need: need.since_s)
+
+
+def needs_before(situation: ParkSituation, program: ParkProgram) -> list[RoomNeed]:
+    """Those that come before a program that waits: the one for which it made room, unless its user goes on."""
+    return made_room_for(situation, program) if program.for_turn else []
+
+
+def made_room_for(situation: ParkSituation, program: ParkProgram) -> list[RoomNeed]:
+    """The need for which the program made room, as long as that waits; it has some time to take the room."""
+    makers = [one for one in situation.programs if one.made_for == program.made_for != ""]
+    moving = any(one.stage is ParkStage.PARKING for one in makers)
+    if not moving and situation.now_s - max((one.settled_s for one in makers), default=-math.inf) > _YIELDS_S:
+        return []
+    return [need for need in situation.claims.needs if need.id == program.made_for]
+
+
+def is_parked(situation: ParkSituation, need: RoomNeed) -> bool:
+    return any(one.key == need.id and one.stage is ParkStage.PARKED for one in situation.programs)
+
+
+# Which programs make room on a GPU for one that needs it: idle ones, or those that have had their turn. Pure.
+#
+# Host memory has to hold all of them, and programs that take turns have to be able to change places later.
+
+
+def room_for(
+    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, others: list[ParkProgram], host_bytes: int
+) -> Iterator[ParkProgram]:
+    """What has to be parked for one need: on the devices where the least has to be moved; nothing if it cannot help.
+
+    `others` may be parked, in this order, and host memory has so much room for them.
+    """
+    options: list[tuple[int, str, list[ParkProgram]]] = []
+    for device in need.devices:
+        if need.bytes is None:
+            found = _to_empty(situation, device, others)
+        else:
+            needed = need.bytes + need.kept.get(device, 0)
+            found = _to_free(terms, situation, device, needed, others, host_bytes)
+        if found is not None:
+            options.append((sum(program.bytes for program in found), device, found))
+    options.sort(key=lambda option: option[:2])
+    least = options[: need.number]
+    if len(least) == need.number and sum(moved for moved, _, _ in least) <= host_bytes:
+        for _, _, programs in least:
+            yield from programs
+
+
+def _to_free(
+    terms: ParkTerms, situation: ParkSituation, device: str, needed: int, others: list[ParkProgram], host_bytes: int
+) -> list[ParkProgram] | None:
+    """None where it cannot be done or is not known."""
+    room = situation.fresh_room(device)
+    if room is None:
+        return None
+    missing = needed + terms.gpu_reserve_bytes - room.free_bytes
+    found: list[ParkProgram] = []
+    for program in others:
+        if missing > 0 and device in program.memory and program.bytes <= host_bytes:
+            found.append(program)
+            missing -= program.memory[device]
+            host_bytes -= program.bytes
+    for program in tuple(found):
+        # A later one may have made so much room that this one can stay.
+        if missing + program.memory[device] <= 0:
+            found.remove(program)
+            missing += program.memory[device]
+    return found if missing <= 0 else None
+
+
+def _to_empty(situation: ParkSituation, device: str, others: list[ParkProgram]) -> list[ParkProgram] | None:
+    """None where a program that cannot be parked is on the device, or one is being brought back."""
+    staying = {ParkStage.HELD, ParkStage.WAKING}
+    there = [program for program in situation.programs if device in program.memory and program.stage in staying]
+    return there if all(program in others for program in there) else None
+
+
+def room_in_turn(
+    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, idle: list[ParkProgram], served: list[ParkProgram]
+) -> list[ParkProgram]:
+    """What makes room for one need, so that all that are parked then can still come back in turns.
+
+    A lease has to wait where that is not possible. For a program that waits, the first choice is taken then: it waits
+    for the others in the same way.
+    """
+    host_bytes = _turn_budget(terms, situation, need)
+    choices = []
+    for at in range(len(served)):
+        found = list(room_for(terms, situation, need, [*idle, *served[at:], *served[:at]], host_bytes))
+        devices = {device for program in found for device in program.memory}
+        if found and all(can_take_turns_after(terms, situation, need, found, device) for device in devices):
+            return found
+        choices.append(found)
+    return choices[0] if choices and is_parked(situation, need) else []
+
+
+def can_take_turns_after(
+    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, leaving: list[ParkProgram], device: str
+) -> bool:
+    """Whether all that are parked can come back in turns, once these have left for the one that waits."""
+    room = situation.fresh_room(device)
+    there = [program for program in situation.programs if device in program.memory and program.key != need.id]
+    parked = [program.bytes for program in there if program in leaving or program.stage is ParkStage.PARKED]
+    staying = [
+        one.bytes for one in there if one.stage is ParkStage.HELD and one not in leaving and one.obstacle is None
+    ]
+    needed = need.bytes or 0
+    left = sum(program.bytes for program in leaving)
+    free = (0 if room is None else room.free_bytes) - situation.claims.promised.get(device, 0)
+    free += left - needed - terms.gpu_reserve_bytes
+    host = situation.host_budget(terms) - left + (needed if is_parked(situation, need) else 0)
+    return can_change_places(parked, [*staying, needed], free, host)
+
+
+def can_take_turns(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> bool:
+    """Whether the program may make room for the one that waits, and could come back in its place."""
+    refusal = refusal_of(terms, situation, program)
+    return refusal is None and program.bytes <= _turn_budget(terms, situation, need)
+
+
+def _turn_budget(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> int:
+    """The host memory for programs that make room: one that comes into their place has to be parked for them later."""
+    return situation.host_budget(terms) - (0 if is_parked(situation, need) else need.bytes or 0)
+
+
+def can_have_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:
+    """Whether others could make room for it now, if they had had their turns; or are about to."""
+    if any(
+        one.stage is ParkStage.PARKING and not one.memory.keys().isdisjoint(program.memory)
+        for one in situation.programs
+    ):
+        return True
+    others = [one for one in situation.held if refusal_of(terms, situation, one) is None]
+    host = situation.host_budget(terms)
+    return all(
+        _to_free(terms, situation, device, needed, others, host) is not None
+        for device, needed in program.memory.items()
+    )
+
+
+# Which room on a GPU is kept for programs that come back: a lease must not take what was made for another. Pure.
+
+
+def kept_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, frozenset[str]]:
+    """Which room is kept: a lease must not take what was made for another.
+
+    Where programs take turns, one of them always waits. A lease may then have the room that is free, if those that are
+    parked can still come back in turns.
+    """
+    moving = [program for program in situation.programs if program.stage is ParkStage.PARKING]
+    making = {device for program in moving for device in program.memory}
+    found = {program.key: frozenset({program.made_for}) for program in moving if program.made_for}
+    for program in situation.programs:
+        if program.stage is ParkStage.PARKED and program.wakes_since_s is None and made_room_for(situation, program):
+            found[program.key] = frozenset({program.made_for})
+    for program in waiters(situation):
+        before = {need.id for need in needs_before(situation, program)}
+        is_next = not making.isdisjoint(program.memory) or _fits(terms, situation, program)
+        if terms.oversubscribe and not is_next:
+            before |= set(_harmless(terms, situation, program))
+        if terms.oversubscribe or is_next:
+            found[program.key] = frozenset(before)
+    return found
+
+
+def _harmless(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> Iterator[str]:
+    for need in situation.claims.needs:
+        if need.bytes is not None and all(
+            can_take_turns_after(terms, situation, need, [], device)
+            for device in program.memory
+            if device in need.devices
+        ):
+            yield need.id
+
+
+def _fits(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:
+    rooms = {device: situation.fresh_room(device) for device in program.memory}
+    return all(
+        room is None or room.free_bytes >= program.memory[device] + terms.gpu_reserve_bytes
+        for device, room in rooms.items()
+    )
 
 
 def plan(terms: ParkTerms, situation: ParkSituation) -> ParkPlan:
@@ -117,3 +381,87 @@ def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -
         and (since_s is None or situation.now_s - since_s >= terms.min_residence_s)
         and refusal_of(terms, situation, program) is None
     )
+
+
+# When those that wait for room on a GPU will have it, as far as the long turns of oversubscription show. Pure.
+#
+# An estimate for people: programs may end, grow or become idle before. Nothing is decided by it.
+
+# Within this time it is measured whether programs run together or in short turns.
+_MEASURED_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class _Device:
+    """`free_bytes` at `at_s`, once the programs that are not in `staying` any more are parked.
+
+    `known_until_s`: turns that last longer may be shorter, because it is still measured how the programs share it.
+    """
+
+    free_bytes: int
+    at_s: float
+    staying: list[ParkProgram]
+    known_until_s: float
+
+
+def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, float]:
+    """The monotonic time at which each has its memory, by the id of the need; left out where it is not known."""
+    if not terms.oversubscribe:
+        return {}
+    # While a program is brought back, how much of the room it has taken is not known.
+    changing = {device for one in situation.programs if one.stage is ParkStage.WAKING for device in one.memory}
+    devices = {device: _device(terms, situation, device) for device in situation.rooms.keys() - changing}
+    parked = {program.key for program in situation.programs if program.stage is ParkStage.PARKED}
+    found: dict[str, float] = {}
+    first = {need.id for program in waiters(situation) for need in needs_before(situation, program)}
+    for need in sorted(needs_in_order(situation, frozenset()), key=lambda need: need.id not in first):
+        options = [
+            (served.at_s, device, served)
+            for device in need.devices
+            if device in devices and (served := _served(terms, situation, need, devices[device], device)) is not None
+        ]
+        if need.number != 1 or not options:
+            # What it waits for is not known. It comes before later ones on these devices, so theirs is not either.
+            for device in need.devices:
+                devices.pop(device, None)
+            continue
+        _, device, served = min(options, key=lambda option: option[:2])
+        if need.id in parked:
+            served.at_s += (need.bytes or 0) / IN_BYTES_S
+        devices[device] = served
+        if need.id:
+            found[need.id] = served.at_s
+    return found
+
+
+def _device(terms: ParkTerms, situation: ParkSituation, device: str) -> _Device:
+    promised = situation.claims.promised.get(device, 0)
+    free = situation.rooms[device].free_bytes - terms.gpu_reserve_bytes - promised
+    at_s = situation.now_s
+    for program in situation.programs:
+        if device in program.memory and program.stage is ParkStage.PARKING:
+            at_s = max(at_s, program.settled_s + program.bytes / OUT_BYTES_S)
+            free += program.memory[device]
+    there = [program for program in most_served_first(situation) if device in program.memory]
+    # One that is alone while another moves takes no turns for these seconds.
+    in_turns = any(program.in_turns or program.was_in_turns for program in there)
+    newest_s = max((program.on_gpu_since_s for program in there), default=-math.inf)
+    is_measured = in_turns or programs_at_work(situation, device) < 2 or situation.now_s - newest_s >= _MEASURED_S
+    known_until_s = math.inf if is_measured else newest_s + _MEASURED_S
+    return _Device(free, at_s, [replace(program, in_turns=in_turns) for program in there], known_until_s)
+
+
+def _served(terms: ParkTerms, situation: ParkSituation, need: RoomNeed, at: _Device, device: str) -> _Device | None:
+    """The device once this need has its room; None where parking does not make it, or its time is not known."""
+    if need.bytes is None:
+        return None
+    free, at_s, staying = at.free_bytes - need.bytes, at.at_s, list(at.staying)
+    for leaves in at.staying:
+        if free < 0 and can_take_turns(terms, situation, leaves, need):
+            ends_s = turn_end_s(terms, situation, leaves, need)
+            if ends_s > at.known_until_s:
+                return None
+            at_s = max(at_s, ends_s) + leaves.bytes / OUT_BYTES_S
+            free += leaves.memory[device]
+            staying.remove(leaves)
+    return None if free < 0 else _Device(free, at_s, staying, at.known_until_s)

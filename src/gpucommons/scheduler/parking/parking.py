@@ -12,30 +12,182 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
-from gpucommons.parking.attained import attained_seconds
-from gpucommons.parking.expected import expected_rooms
-from gpucommons.parking.idleness import ParkedCpu
-from gpucommons.parking.plan import plan
-from gpucommons.parking.values import DeviceRoom, ParkPlan, ParkSituation, ParkStage, ParkTerms, RoomClaims
+from gpucommons.parking.host import THIS_HOST, ParkHost
+from gpucommons.parking.idleness import ParkedCpu, after_look
+from gpucommons.parking.plan import expected_rooms, plan
+from gpucommons.parking.turns import attained_seconds
+from gpucommons.parking.values import (
+    DeviceRoom,
+    ParkPlan,
+    ParkRefusal,
+    ParkSituation,
+    ParkStage,
+    ParkTerms,
+    RoomClaims,
+    WhyNot,
+)
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
-from gpucommons.scheduler.parking.held import NEVER_S, HeldProgram, HeldPrograms
-from gpucommons.scheduler.parking.looks import ParkLooks
-from gpucommons.scheduler.parking.lot import Lot
+from gpucommons.scheduler.parking.held import NEVER_S, HeldProgram, HeldPrograms, Lot, Spot, spot_of
 from gpucommons.scheduler.parking.moves import Moves
-from gpucommons.scheduler.parking.orders import ParkOrders
-from gpucommons.scheduler.parking.park_host import THIS_HOST, ParkHost
-from gpucommons.scheduler.parking.park_log import ParkLog
-from gpucommons.scheduler.parking.record_sync import RecordSync
-from gpucommons.scheduler.parking.rooms import RoomReader, Rooms
-from gpucommons.scheduler.parking.spot import Spot, spot_of
-from gpucommons.scheduler.parking.transfers import PartWith, Transfers
+from gpucommons.scheduler.parking.transfers import ParkLog, PartWith, RecordSync, RoomReader, Rooms, Transfers
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
+
+# What people and the agent itself order: park this program, bring that one back. It moves nothing.
+#
+# An order marks the programs that it reaches; the planner decides when they move.
+
+Row = TypeVar("Row")
+
+
+class ParkOrder(NamedTuple):
+    """The answer to an order: the names of the programs that it reaches, and why others are refused."""
+
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+class ParkOrders:
+    """`on_order` is called after each order, so that it is planned at once."""
+
+    def __init__(
+        self, held: HeldPrograms, lot: Lot, park_log: ParkLog, pauser: Pauser, on_order: Callable[[], None]
+    ) -> None:
+        self._held = held
+        self._lot = lot
+        self._log = park_log
+        self._pauser = pauser
+        self._on_order = on_order
+
+    def park(self, target: str, uid: int | None) -> ParkOrder:
+        """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
+        found = [held for held in self._held if target in held.names]
+        return self._ask(_of_user(target, uid, [(held.program.uid, held) for held in found]))
+
+    def park_processes(self, pids: AbstractSet[int]) -> ParkOrder:
+        """The programs of these processes, for the agent itself. Nothing is reached if none of them is a program."""
+        return self._ask([held for held in self._held if not pids.isdisjoint(held.pids)])
+
+    def _ask(self, allowed: Sequence[HeldProgram]) -> ParkOrder:
+        refused = []
+        for held in allowed:
+            self._held.try_again(held.program)
+            refusal = self._held.obstacle(held, self._lot.keys, monotonic()) or self._unavailable()
+            if refusal is not None:
+                self._log.refused_program(held.program, refusal)
+                refused.append(f"{held.program.display_name}: {refusal.sentence}")
+            else:
+                held.asked = True
+        reached = [held.program for held in allowed if held.asked]
+        self._on_order()
+        return ParkOrder(tuple(p.key for p in reached), tuple(p.display_name for p in reached), tuple(refused))
+
+    def _unavailable(self) -> ParkRefusal | None:
+        reason = self._pauser.reason
+        return ParkRefusal(WhyNot.UNAVAILABLE, reason) if reason else None
+
+    def wake(self, target: str, uid: int | None) -> ParkOrder:
+        """As `park`."""
+        found = [spot for spot in self._lot if target in spot.names]
+        allowed = _of_user(target, uid, [(spot.uid, spot) for spot in found])
+        refused, reached = [], []
+        for spot in allowed:
+            if spot.stage is ParkStage.STRANDED:
+                refused.append(f"{spot.name}: the driver could not restore it; end the process")
+            elif stopped := spot.why_stopped():
+                refused.append(f"{spot.name}: {stopped}; continue it first")
+            else:
+                spot.retry_s = 0.0
+                spot.go_on(monotonic())
+                reached.append(spot)
+        self._on_order()
+        return ParkOrder(tuple(s.key for s in reached), tuple(s.name for s in reached), tuple(refused))
+
+
+def _of_user(target: str, uid: int | None, found: Sequence[tuple[int | None, Row]]) -> list[Row]:
+    if not found:
+        raise ValueError(f"no such program {target!r}: see 'gpucommons scheduler status' and 'gpucommons parked'")
+    rows = [row for owner, row in found if uid is None or owner == uid]
+    if not rows:
+        raise ValueError(f"{target} is refused: it is another user's program")
+    return rows
+
+
+# Looks at what programs do on the CPU: whether one that may be idle is, and whether a parked one goes on.
+
+_CANDIDATE_LOOK_S: Final = 1.0
+_LOOKS_ELSEWHERE: Final = 2
+
+
+class _Look(NamedTuple):
+    """The CPU time of a program, and where it sleeps; None: not known."""
+
+    cpu_s: float | None
+    place: tuple[int, ...] | None
+
+
+class ParkLooks:
+    """`parks_idle`: programs are parked when they are idle, so that those on the GPU are looked at as well."""
+
+    def __init__(self, held: HeldPrograms, lot: Lot, host: ParkHost, parks_idle: bool) -> None:
+        self._held = held
+        self._lot = lot
+        self._host = host
+        self._parks_idle = parks_idle
+        self._looked_s = 0.0
+
+    async def look(self) -> None:
+        """At the CPU time of parked programs, and once a second of programs whose GPU is idle.
+
+        A program may have hundreds of threads: they are read in another thread, so that no hand-off waits.
+        """
+        parked = [spot for spot in self._lot if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None]
+        idle = self._idle(monotonic())
+        if not parked and not idle:
+            return
+        pids = {spot.key: spot.pids for spot in parked} | {held.key: held.pids for held in idle}
+        looks = await asyncio.to_thread(self._looks, pids)
+        now = monotonic()
+        for spot in parked:
+            if spot.stage is ParkStage.PARKED and self._lot.get(spot.key) is spot:
+                look = looks[spot.key]
+                spot.cpu, goes_on = after_look(spot.cpu, look.cpu_s, now)
+                if goes_on or _went_on(spot, look):
+                    spot.go_on(now)
+        for before in idle:
+            # A reading that came meanwhile may have shown it active, or that it has ended.
+            held = self._held.get(before.key)
+            if held is not None and held.idleness.gpu_s is not None:
+                look = looks[held.key]
+                held.look(look.cpu_s, look.place, now)
+
+    def _idle(self, now_s: float) -> Sequence[HeldProgram]:
+        if not self._parks_idle or now_s - self._looked_s < _CANDIDATE_LOOK_S:
+            return ()
+        self._looked_s = now_s
+        return [held for held in self._held if held.may_be_idle]
+
+    def _looks(self, pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
+        host = self._host
+        return {key: _Look(host.cpu_seconds(several), host.waits_in(several)) for key, several in pids.items()}
+
+
+def _went_on(spot: Spot, look: _Look) -> bool:
+    """Whether it sleeps elsewhere than while it was idle, at two looks in a row: inside a CUDA call.
+
+    This also shows a cell that was run while the memory moved, and one that uses hardly any CPU time.
+    """
+    if spot.waited_in is None or look.place is None:
+        return False
+    spot.looks_elsewhere = spot.looks_elsewhere + 1 if look.place != spot.waited_in else 0
+    return spot.looks_elsewhere >= _LOOKS_ELSEWHERE
+
 
 log = logging.getLogger(__name__)
 
