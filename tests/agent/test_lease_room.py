@@ -14,7 +14,7 @@ from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWai
 from gpucommons.model.parking import IDLE, TURN, ParkedProgram, ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import Account, Slot
-from gpucommons.parking.values import RoomNeed
+from gpucommons.scheduler.parking.values import RoomNeed
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_sharing import LabSharing
 

@@ -27,7 +27,7 @@ from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.parking import TURN, ParkedProgram, ParkingReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.snapshot import Readings
-from gpucommons.parking.values import ParkStage
+from gpucommons.scheduler.parking.values import ParkStage
 from needs import needs_program
 from running import RunningAgent, command_process, running_agent
 from simulation.played_lab import PlayedLab

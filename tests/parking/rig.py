@@ -7,12 +7,12 @@ from pathlib import Path
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.ownership import Workload
-from gpucommons.parking.host import THIS_HOST, ParkHost
-from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking
+from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading, group

@@ -1,6 +1,6 @@
 """When a program counts as idle, and when a parked one goes on."""
 
-from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
+from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu, after_look
 
 
 def looked(idleness: Idleness, *rows: tuple[float, float | None]) -> Idleness:

@@ -14,10 +14,10 @@ from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.parking.host import ThisHost
-from gpucommons.parking.values import RoomNeed
 from gpucommons.pauser.backend import State
-from gpucommons.scheduler.parking.held import HeldPrograms
+from gpucommons.scheduler.parking.host import ThisHost
+from gpucommons.scheduler.parking.programs import HeldPrograms
+from gpucommons.scheduler.parking.values import RoomNeed
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
 from parking.rig import GPU, ParkingRig
 from pauser.conftest import cuda, cuda_files, record

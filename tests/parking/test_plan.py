@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucommons.parking.plan import plan
-from gpucommons.parking.values import (
+from gpucommons.scheduler.parking.plan import plan
+from gpucommons.scheduler.parking.values import (
     GIB,
     DeviceRoom,
     HostMemory,

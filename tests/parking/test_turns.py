@@ -4,7 +4,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpucommons.parking.values import GIB, ParkStage, ParkTerms, RoomNeed
+from gpucommons.scheduler.parking.values import GIB, ParkStage, ParkTerms, RoomNeed
 from parking.turns_world import GPU, HOST_TOTAL, SIZE, Played, World, several
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gpucommons.parking.plan import plan
-from gpucommons.parking.turns import IN_BYTES_S, OUT_BYTES_S, attained_seconds
-from gpucommons.parking.values import (
+from gpucommons.scheduler.parking.plan import plan
+from gpucommons.scheduler.parking.turns import IN_BYTES_S, OUT_BYTES_S, attained_seconds
+from gpucommons.scheduler.parking.values import (
     GIB,
     DeviceRoom,
     HostMemory,

@@ -9,7 +9,7 @@ from gpucommons.model.allocations import Access, Allocation, AllocationReading, 
 from gpucommons.model.leases import Lease, LeasesReading, WaitCause
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.parking.values import RoomClaims, RoomNeed
+from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 
 # A program takes its memory within this time. What it has not taken then a parked program may have, but no other lease.
 _PROMISED_S = 300.0

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.parking.values import HostMemory
+from gpucommons.scheduler.parking.values import HostMemory
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_gpus import LabGpus

@@ -16,11 +16,16 @@ from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
-from gpucommons.parking.host import THIS_HOST, ParkHost
-from gpucommons.parking.idleness import ParkedCpu, after_look
-from gpucommons.parking.plan import expected_rooms, plan
-from gpucommons.parking.turns import attained_seconds
-from gpucommons.parking.values import (
+from gpucommons.pauser.client import Pauser
+from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
+from gpucommons.scheduler.parking.idleness import ParkedCpu, after_look
+from gpucommons.scheduler.parking.moves import Moves
+from gpucommons.scheduler.parking.plan import expected_rooms, plan
+from gpucommons.scheduler.parking.programs import NEVER_S, HeldProgram, HeldPrograms, Lot, Spot, spot_of
+from gpucommons.scheduler.parking.transfers import ParkLog, PartWith, RecordSync, RoomReader, Rooms, Transfers
+from gpucommons.scheduler.parking.turns import attained_seconds
+from gpucommons.scheduler.parking.values import (
     DeviceRoom,
     ParkPlan,
     ParkRefusal,
@@ -30,11 +35,6 @@ from gpucommons.parking.values import (
     RoomClaims,
     WhyNot,
 )
-from gpucommons.pauser.client import Pauser
-from gpucommons.pauser.leftovers import RESERVE_BYTES
-from gpucommons.scheduler.parking.held import NEVER_S, HeldProgram, HeldPrograms, Lot, Spot, spot_of
-from gpucommons.scheduler.parking.moves import Moves
-from gpucommons.scheduler.parking.transfers import ParkLog, PartWith, RecordSync, RoomReader, Rooms, Transfers
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 

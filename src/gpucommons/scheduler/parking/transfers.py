@@ -17,14 +17,14 @@ from gpucommons.base.histogram import Histogram
 from gpucommons.model.parking import TURN, ParkEvent
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import MOVE_BUCKETS
-from gpucommons.parking.host import ParkHost
-from gpucommons.parking.idleness import ParkedCpu
-from gpucommons.parking.values import DeviceRoom, ParkRefusal, ParkStage, WhyNot
 from gpucommons.pauser.backend import Code, Failure
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.record import Stage
-from gpucommons.scheduler.parking.held import NEVER_S, HeldPrograms, Lot, Spot, left_spot, spot_of
+from gpucommons.scheduler.parking.host import ParkHost
+from gpucommons.scheduler.parking.idleness import ParkedCpu
 from gpucommons.scheduler.parking.moves import Moved, Moves
+from gpucommons.scheduler.parking.programs import NEVER_S, HeldPrograms, Lot, Spot, left_spot, spot_of
+from gpucommons.scheduler.parking.values import DeviceRoom, ParkRefusal, ParkStage, WhyNot
 from gpucommons.scheduler.programs.jobs import Program
 
 # What became of parking: the last events, and the counts and durations of moves.

@@ -29,12 +29,12 @@ from gpucommons.base.unix_listener import (
 )
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.host import THIS_HOST, ParkHost
-from gpucommons.parking.values import RoomClaims, RoomNeed
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.corun.facts import DeviceActivity
+from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.parking.transfers import RoomReader
+from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy

@@ -11,8 +11,8 @@ from typing import Final
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
-from gpucommons.parking.values import RoomClaims
 from gpucommons.rules.privacy import Privacy
+from gpucommons.scheduler.parking.values import RoomClaims
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.jobs import ProgramReading

@@ -15,13 +15,13 @@ from gpucommons.base.duration_text import spoken_age
 from gpucommons.base.printable import printable
 from gpucommons.model.parking import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.parking.host import THIS_HOST, ParkHost
-from gpucommons.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
-from gpucommons.parking.values import ParkProgram, ParkRefusal, ParkStage, WhyNot
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
 from gpucommons.rules.identities import process_name
+from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
+from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
 from gpucommons.scheduler.parking.moves import MOST_PROCESSES, Places, ProcessMemory
+from gpucommons.scheduler.parking.values import ParkProgram, ParkRefusal, ParkStage, WhyNot
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading

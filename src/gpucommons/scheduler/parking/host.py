@@ -11,9 +11,9 @@ from typing import Final, Protocol
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.process_stat import cpu_ticks
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.parking.values import HostMemory
 from gpucommons.pauser import identity
 from gpucommons.pauser.stopped import why_stopped
+from gpucommons.scheduler.parking.values import HostMemory
 
 _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -142,7 +142,7 @@ def _kib(text: str) -> int:
 
 
 class ParkHost(Protocol):
-    """Each as the function of that name in parking/host.py, pauser/identity.py and pauser/stopped.py."""
+    """Each as the function of that name in scheduler/parking/host.py, pauser/identity.py and pauser/stopped.py."""
 
     def host_memory(self) -> HostMemory | None: ...
     def container_room_bytes(self, pids: Iterable[int]) -> int | None: ...

@@ -7,7 +7,7 @@ makes room; a move costs at most a tenth of that time.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpucommons.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
+from gpucommons.scheduler.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
 
 # How much of a GPU's time each program has had since others wait for room on it. Pure.
 #

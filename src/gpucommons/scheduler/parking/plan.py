@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpucommons.parking.turns import (
+from gpucommons.scheduler.parking.turns import (
     IN_BYTES_S,
     OUT_BYTES_S,
     can_change_places,
@@ -28,7 +28,7 @@ from gpucommons.parking.turns import (
     programs_at_work,
     turn_end_s,
 )
-from gpucommons.parking.values import (
+from gpucommons.scheduler.parking.values import (
     GIB,
     ParkPlan,
     ParkProgram,

@@ -1,1 +1,0 @@
-"""Parking: the GPU memory of idle programs is moved to host memory, and back when they go on."""
