@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.holding.idle_periods import IdlePeriod, IdlePeriods, IdleWindow, after, judge_idle
+from gpucommons.holding.idle_periods import IdleWindow, after, judge_idle
 from gpucommons.holding.stage import AllocationStage, kept_waiting
+from gpucommons.model.idle import IdlePeriod, IdlePeriods
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from holding.test_allocations import docker, managed, process, readings

@@ -6,11 +6,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.holding.idle_periods import IdlePeriod
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.ladder import Climbed
 from gpucommons.idle.record import IdleRecord, IdleRecordFile
-from gpucommons.model.idle import IdleMessage, IdleStep
+from gpucommons.model.idle import IdleMessage, IdlePeriod, IdleStep
 from gpucommons.model.process_identity import ProcessKey
 
 NOW_S = 1.8e9

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from gpucommons.model.host import GIB
 from gpucommons.scheduler.parking.turns import attained_seconds, programs_at_work
-from gpucommons.scheduler.parking.values import GIB, ParkProgram, ParkSituation, ParkStage, RoomClaims, RoomNeed
+from gpucommons.scheduler.parking.values import ParkProgram, ParkSituation, ParkStage, RoomClaims, RoomNeed
 from parking.test_plan import situations
 
 FIRST = ParkProgram("first", ParkStage.HELD, {"a": GIB})

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpucommons.model.host import GIB
 from gpucommons.scheduler.parking.plan import expected_rooms
-from gpucommons.scheduler.parking.values import GIB, ParkSituation, ParkStage, ParkTerms, RoomClaims, RoomNeed
+from gpucommons.scheduler.parking.values import ParkSituation, ParkStage, ParkTerms, RoomClaims, RoomNeed
 from parking.turns_world import GPU, SIZE, TERMS, Played, World, several
 
 

@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from gpucommons.model.host import HostMemory
 from gpucommons.scheduler.parking.host import container_room_bytes, cpu_seconds, host_memory, resident_bytes
-from gpucommons.scheduler.parking.values import HostMemory
 
 
 def with_meminfo(root: Path, text: str) -> Path:

@@ -5,11 +5,10 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpucommons.model.host import GIB, HostMemory
 from gpucommons.scheduler.parking.plan import plan
 from gpucommons.scheduler.parking.values import (
-    GIB,
     DeviceRoom,
-    HostMemory,
     ParkProgram,
     ParkRefusal,
     ParkSituation,

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.parking.values import GIB, ParkStage, ParkTerms, RoomNeed
+from gpucommons.model.host import GIB
+from gpucommons.scheduler.parking.values import ParkStage, ParkTerms, RoomNeed
 from parking.turns_world import GPU, HOST_TOTAL, SIZE, Played, World, several
 
 

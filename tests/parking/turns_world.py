@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gpucommons.model.host import GIB, HostMemory
 from gpucommons.scheduler.parking.plan import plan
 from gpucommons.scheduler.parking.turns import IN_BYTES_S, OUT_BYTES_S, attained_seconds
 from gpucommons.scheduler.parking.values import (
-    GIB,
     DeviceRoom,
-    HostMemory,
     ParkProgram,
     ParkSituation,
     ParkStage,

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from gpucommons.config.idle import IdleRuleSettings
-from gpucommons.holding.idle_periods import IdleKey, IdlePeriod, IdlePeriods, shortest_idle_s
+from gpucommons.holding.idle_periods import shortest_idle_s
 from gpucommons.idle.messages import HeldIdle
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import all_containers
+from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.model.pods import IDLE_LABEL, PodReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import UNATTRIBUTED

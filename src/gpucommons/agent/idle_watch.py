@@ -21,7 +21,7 @@ from gpucommons.agent.idle_holders import has_opt_out, held_idle, holders_of, id
 from gpucommons.base.boot_id import boot_id
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
-from gpucommons.holding.idle_periods import IdlePeriods, shortest_idle_s
+from gpucommons.holding.idle_periods import shortest_idle_s
 from gpucommons.holding.stage import SETTLED_AFTER_S
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.digest import DAYS, DigestSchedule, digest_due
@@ -31,7 +31,7 @@ from gpucommons.idle.outbox import Delivery, Outbox
 from gpucommons.idle.record import IdleRecord, IdleRecordFile
 from gpucommons.model.allocations import Allocation, AllocationReading, WorkloadKind
 from gpucommons.model.events import iso_time
-from gpucommons.model.idle import IdleEvent, IdleMessage, IdleReading, IdleStep
+from gpucommons.model.idle import IdleEvent, IdleMessage, IdlePeriods, IdleReading, IdleStep
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.source import Source, SourceStarting
 

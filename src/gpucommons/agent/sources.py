@@ -13,7 +13,7 @@ from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file
 from gpucommons.holding.ds01_rules import slice_owner
-from gpucommons.holding.idle_periods import IdlePeriods, IdleWindow
+from gpucommons.holding.idle_periods import IdleWindow
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
@@ -24,6 +24,7 @@ from gpucommons.model.filesystems import FilesystemReading
 from gpucommons.model.gpu import AllocationRatioReading, GpuReading
 from gpucommons.model.hardware import HardwareReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.idle import IdlePeriods
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.kernel import KernelReading
 from gpucommons.model.pods import PodDevicesReading, PodReading

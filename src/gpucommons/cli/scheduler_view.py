@@ -6,9 +6,9 @@ Pods, namespaces and names of GPUs come from clients: the lines are escaped when
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpucommons.model.sharing import DEFAULT_GPU
 from gpucommons.rules.identities import NO_POD
 from gpucommons.rules.wait_reasons import gibibytes
-from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU
 
 Document = Mapping[str, Any]
 

@@ -4,12 +4,13 @@ A period is judged in a sliding window. Use that is short against the period, su
 device, does not end it; work does, however long the period was. Time in which the use was not known is not counted.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gpucommons.model.allocations import Allocation, AllocationReading, WorkloadKind
+from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.model.process_identity import ProcessKey
 
 # The window is divided into this many parts: use is remembered for each.
@@ -25,22 +26,6 @@ class IdleWindow(NamedTuple):
     length_s: float = 7200.0
     active_ratio: float = 0.01
     longest_gap_s: float = 120.0
-
-
-class IdlePeriod(NamedTuple):
-    """`uses` are the short uses in the window: the part of the period, numbered from its start, and the seconds.
-
-    `processes` identify a workload that has no identity of its own.
-    """
-
-    length_s: float = 0.0
-    uses: tuple[tuple[int, float], ...] = ()
-    processes: frozenset[ProcessKey] = frozenset()
-
-
-# Workload id and slot UUID.
-IdleKey = tuple[str, str]
-IdlePeriods = Mapping[IdleKey, IdlePeriod]
 
 
 def after(period: IdlePeriod | None, elapsed_s: float, active: bool | None, window: IdleWindow) -> IdlePeriod | None:

@@ -11,12 +11,13 @@ from dataclasses import replace
 from gpucommons.attribution.owner import OwnerRules
 from gpucommons.holding.claims import ClaimInputs, Claims, claims_of
 from gpucommons.holding.fold import fold
-from gpucommons.holding.idle_periods import IdlePeriods, IdleWindow, judge_idle
+from gpucommons.holding.idle_periods import IdleWindow, judge_idle
 from gpucommons.holding.slot_states import Pasts, judge
 from gpucommons.holding.slots import SlotTable
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
+from gpucommons.model.idle import IdlePeriods
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution, ProcessShare

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpucommons.base.state_file import replace_state_file
-from gpucommons.holding.idle_periods import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.ladder import Climbed, Ladder
-from gpucommons.model.idle import IdleMessage, IdleStep
+from gpucommons.model.idle import IdleKey, IdleMessage, IdlePeriod, IdlePeriods, IdleStep
 from gpucommons.model.process_identity import ProcessKey
 
 _VERSION: Final = 1

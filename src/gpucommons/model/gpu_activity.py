@@ -1,6 +1,7 @@
 """How active a GPU was over a chosen time: what the scheduler learns about the programs that ran in it."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 
 class GpuActivity(NamedTuple):
@@ -24,3 +25,34 @@ class ActivityMeasurement(NamedTuple):
     activity: GpuActivity
     begin_s: float
     end_s: float
+
+
+# Less activity than this is idleness.
+IDLE: Final = 0.005
+
+
+class DeviceActivity(NamedTuple):
+    """Shares of time in which the SMs, the tensor pipes, the DRAM interface and any part of the device were active.
+
+    `busy` is None where it is not measured."""
+
+    sm: float
+    tensor: float = 0.0
+    dram: float = 0.0
+    busy: float | None = None
+
+    @property
+    def work(self) -> tuple[float, float, float]:
+        """The activities that are additive in progress."""
+        return self.sm, self.tensor, self.dram
+
+    def without(self, others: Iterable["DeviceActivity"]) -> "DeviceActivity":
+        """What is left of it when the others' activity is taken away."""
+        rows = list(others)
+        sm, tensor, dram = (max(0.0, own - sum(row.work[m] for row in rows)) for m, own in enumerate(self.work))
+        busy = None if self.busy is None else max(0.0, self.busy - sum(row.busy or 0.0 for row in rows))
+        return DeviceActivity(sm, tensor, dram, busy)
+
+    @property
+    def is_idle(self) -> bool:
+        return max(self.sm, self.tensor, self.dram, self.busy or 0.0) < IDLE

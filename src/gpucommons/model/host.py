@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class CoreTimes(NamedTuple):
@@ -74,3 +74,17 @@ class PressureReading(NamedTuple):
     cpu: Pressure | None
     memory: Pressure | None
     io: Pressure | None
+
+
+GIB: Final = 1 << 30
+LEAST_HOST_RESERVE_BYTES: Final = 4 * GIB
+
+
+class HostMemory(NamedTuple):
+    total_bytes: int
+    available_bytes: int
+
+    def budget_bytes(self, reserve_percent: float) -> int:
+        """What may be parked: what is available less the reserve."""
+        reserve = max(LEAST_HOST_RESERVE_BYTES, int(self.total_bytes * reserve_percent / 100))
+        return max(0, self.available_bytes - reserve)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpucommons.model.process_identity import ProcessKey
+
 
 class IdleStep(StrEnum):
     """NOTIFY: the first message of an idle period. REMIND: the second. ACT: the agent parks or ends the workload."""
@@ -64,3 +66,19 @@ class IdleReading:
     channels: tuple[ChannelState, ...] = ()
     events: tuple[IdleEvent, ...] = ()
     recorded: bool = True
+
+
+class IdlePeriod(NamedTuple):
+    """`uses` are the short uses in the window: the part of the period, numbered from its start, and the seconds.
+
+    `processes` identify a workload that has no identity of its own.
+    """
+
+    length_s: float = 0.0
+    uses: tuple[tuple[int, float], ...] = ()
+    processes: frozenset[ProcessKey] = frozenset()
+
+
+# Workload id and slot UUID.
+IdleKey = tuple[str, str]
+IdlePeriods = Mapping[IdleKey, IdlePeriod]

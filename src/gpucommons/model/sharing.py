@@ -205,3 +205,7 @@ class Turn:
 
 
 Timeline = Mapping[str, tuple[Turn, ...]]
+
+
+# The one queue of all clients whose GPU is not known (yet).
+DEFAULT_GPU: Final = "default"

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.scheduler.parking.values import HostMemory
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_gpus import LabGpus

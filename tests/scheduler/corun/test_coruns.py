@@ -6,17 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucommons.model.gpu_activity import DeviceActivity
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way
-from gpucommons.scheduler.corun.facts import (
-    FIRST_MINUTE_RATIO,
-    LATER_RATIO,
-    Activity,
-    ClientFacts,
-    DeviceActivity,
-    PauseBudget,
-    Use,
-)
+from gpucommons.scheduler.corun.facts import FIRST_MINUTE_RATIO, LATER_RATIO, Activity, ClientFacts, PauseBudget, Use
 from gpucommons.scheduler.corun.progress import MAX_PROGRESS, progress_together
 from gpucommons.simulation.gpu_model import MATRIX_LOADS
 

@@ -10,17 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from gpucommons.model.gpu_activity import IDLE, DeviceActivity
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
-from gpucommons.scheduler.corun.facts import (
-    IDLE,
-    LONG_USE_SPAN_S,
-    MAX_SAMPLES,
-    USE_SPAN_S,
-    Activity,
-    ClientFacts,
-    DeviceActivity,
-    Use,
-)
+from gpucommons.scheduler.corun.facts import LONG_USE_SPAN_S, MAX_SAMPLES, USE_SPAN_S, Activity, ClientFacts, Use
 from gpucommons.scheduler.corun.progress import progress_together
 
 # GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.

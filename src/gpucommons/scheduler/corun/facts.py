@@ -6,10 +6,10 @@ Nothing here is ever declared wrong by one sample: programs vary from second to 
 from collections import deque
 from collections.abc import Iterable
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Final
 
-# Less activity than this is idleness.
-IDLE: Final = 0.005
+from gpucommons.model.gpu_activity import DeviceActivity
+
 # A client that is busy for less than this share of the time, when it is alone, is light; and so is one that is less
 # busy than that in more than a quarter of the samples, since it works in bursts.
 _LIGHT_BUSY: Final = 0.5
@@ -32,33 +32,6 @@ _MAX_DOUBTS: Final = 6
 _BUDGET_SPAN_S: Final = 60.0
 FIRST_MINUTE_RATIO: Final = 0.03
 LATER_RATIO: Final = 0.01
-
-
-class DeviceActivity(NamedTuple):
-    """Shares of time in which the SMs, the tensor pipes, the DRAM interface and any part of the device were active.
-
-    `busy` is None where it is not measured."""
-
-    sm: float
-    tensor: float = 0.0
-    dram: float = 0.0
-    busy: float | None = None
-
-    @property
-    def work(self) -> tuple[float, float, float]:
-        """The activities that are additive in progress."""
-        return self.sm, self.tensor, self.dram
-
-    def without(self, others: Iterable["DeviceActivity"]) -> "DeviceActivity":
-        """What is left of it when the others' activity is taken away."""
-        rows = list(others)
-        sm, tensor, dram = (max(0.0, own - sum(row.work[m] for row in rows)) for m, own in enumerate(self.work))
-        busy = None if self.busy is None else max(0.0, self.busy - sum(row.busy or 0.0 for row in rows))
-        return DeviceActivity(sm, tensor, dram, busy)
-
-    @property
-    def is_idle(self) -> bool:
-        return max(self.sm, self.tensor, self.dram, self.busy or 0.0) < IDLE
 
 
 def mean_activity(samples: Iterable[DeviceActivity]) -> DeviceActivity:

@@ -10,10 +10,10 @@ from typing import Final, Protocol
 
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.process_stat import cpu_ticks
+from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser import identity
 from gpucommons.pauser.stopped import why_stopped
-from gpucommons.scheduler.parking.values import HostMemory
 
 _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")

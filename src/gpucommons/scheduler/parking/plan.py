@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gpucommons.model.host import GIB
 from gpucommons.scheduler.parking.turns import (
     IN_BYTES_S,
     OUT_BYTES_S,
@@ -29,7 +30,6 @@ from gpucommons.scheduler.parking.turns import (
     turn_end_s,
 )
 from gpucommons.scheduler.parking.values import (
-    GIB,
     ParkPlan,
     ParkProgram,
     ParkRefusal,

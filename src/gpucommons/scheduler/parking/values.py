@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-GIB: Final = 1 << 30
-LEAST_HOST_RESERVE_BYTES: Final = 4 * GIB
+from gpucommons.model.host import GIB, HostMemory
 
 
 class ParkStage(StrEnum):
@@ -94,16 +93,6 @@ class ParkProgram:
     @property
     def on_gpu_since_s(self) -> float:
         return self.seen_since_s if self.resident_since_s is None else self.resident_since_s
-
-
-class HostMemory(NamedTuple):
-    total_bytes: int
-    available_bytes: int
-
-    def budget_bytes(self, reserve_percent: float) -> int:
-        """What may be parked: what is available less the reserve."""
-        reserve = max(LEAST_HOST_RESERVE_BYTES, int(self.total_bytes * reserve_percent / 100))
-        return max(0, self.available_bytes - reserve)
 
 
 class DeviceRoom(NamedTuple):

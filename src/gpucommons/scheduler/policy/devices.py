@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpucommons.scheduler.policy.gpu_names import DEFAULT_GPU, KnownGpu, resolve
+from gpucommons.model.sharing import DEFAULT_GPU
+from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
 from gpucommons.scheduler.policy.overhead import next_overhead
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, GpuQueue

@@ -23,9 +23,8 @@ from operator import attrgetter
 from typing import Final
 
 from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.model.sharing import DEFAULT_GPU
 
-# The one queue of all clients whose GPU is not known (yet).
-DEFAULT_GPU: Final = "default"
 _UNNAMED: Final = frozenset({"", "all", "none", "void", DEFAULT_GPU})
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.model.gpu_activity import DeviceActivity
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.policy import attained
 from gpucommons.scheduler.policy.admission import blocked, following_client, is_exclusive, next_client
 from gpucommons.scheduler.policy.core_quotas import CoreQuotas

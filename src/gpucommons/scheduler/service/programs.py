@@ -14,11 +14,11 @@ from time import monotonic
 from typing import Final
 
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.model.gpu_activity import DeviceActivity
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, NoticeKind
 from gpucommons.scheduler.corun.coruns import Way
-from gpucommons.scheduler.corun.facts import DeviceActivity
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
