@@ -6,7 +6,6 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from gpucommons.base.histogram import HistogramReading
 from gpucommons.holding.slot_states import judge
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
@@ -23,6 +22,7 @@ from gpucommons.model.gpu import (
     MigMemory,
     XidRecord,
 )
+from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.idle import ChannelState, IdleEvent, IdleMessage, IdleReading, IdleStep
 from gpucommons.model.leases import (

@@ -51,7 +51,6 @@ ROOMS: dict[str, set[str]] = {
     "ledger": {"base", "model", "rules"},
     "simulation": {
         "attribution",
-        "base",
         "leases.policy",
         "leases.protocol",
         "leases.service",
@@ -63,7 +62,7 @@ ROOMS: dict[str, set[str]] = {
     "sampling": {"attribution", "base", "model", "sources", "sources.host", "sources.people"},
     "faces": set(),
     "faces.exposition": {"model"},
-    "faces.dialects": {"", "base", "faces.exposition", "model", "rules"},
+    "faces.dialects": {"", "faces.exposition", "model", "rules"},
     "faces.history": {"base", "model", "rules"},
     "faces.fleet": {"base", "model"},
     "faces.documents": {"base", "faces.history", "model", "rules"},

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from demo_node import DemoNode
-from gpucommons.base.histogram import HistogramReading
 from gpucommons.cli.output import Line
 from gpucommons.cli.parking_view import is_done, live_line, order_document, outcome, outcome_line, table_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines
@@ -13,6 +12,7 @@ from gpucommons.faces.dialects.gpucommons import parking as metrics
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.ledger.event_detector import DetectorState, detect_events
+from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.parking import ParkedProgram, ParkEvent, ParkingReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot

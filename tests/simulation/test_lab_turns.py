@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.base.histogram import HistogramReading
+from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import JOBS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from gpucommons.base.histogram import HistogramReading
+from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.parking import ParkingReading
 
 # Seconds. Hand-offs take microseconds, turns and waits seconds to minutes.

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gpucommons.base.histogram import Histogram
+from gpucommons.model.histogram import Histogram
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import PAUSE_BUCKETS, PauserReading
 from gpucommons.pauser.backend import Code

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpucommons.base.histogram import HistogramReading
+from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.pods import Pod
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.base.histogram import HistogramReading
 from gpucommons.faces.dialects import crowd
 from gpucommons.faces.dialects.crowd import MOST_OF_OWNER
 from gpucommons.faces.dialects.dialect import MetricModule
@@ -18,6 +17,7 @@ from gpucommons.faces.dialects.nvshare import clients as nvshare
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.families import Metric
 from gpucommons.model.gpu import GpuProcess
+from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.sharing import ClientSharing, SharingReading, WaitReading, WaitReason
 from gpucommons.model.snapshot import Readings, Snapshot
 from played import snapshot_of

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from time import monotonic
 from typing import Final
 
-from gpucommons.base.histogram import Histogram
+from gpucommons.model.histogram import Histogram
 from gpucommons.model.parking import TURN, ParkEvent
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import MOVE_BUCKETS

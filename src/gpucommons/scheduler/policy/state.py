@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple, Protocol
 
-from gpucommons.base.histogram import Histogram
+from gpucommons.model.histogram import Histogram
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
 from gpucommons.scheduler.corun.coruns import TURN_GAIN, Coruns, Phase, Way
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock

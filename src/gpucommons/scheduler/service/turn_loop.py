@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
-from gpucommons.base.histogram import Histogram
+from gpucommons.model.histogram import Histogram
 from gpucommons.model.sharing import HANDOFF_BUCKETS
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import NEVER, Action, Client, Disconnect, Measure

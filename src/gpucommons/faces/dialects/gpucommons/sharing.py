@@ -6,10 +6,10 @@ The clients beyond the limit of series of their user are summed in one series pe
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gpucommons.base.histogram import HistogramReading
 from gpucommons.faces.dialects.crowd import OVERFLOW, named_labels, within_limit
 from gpucommons.faces.dialects.kept import KeptFamilies
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
+from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, ClientSharing, SharingReading
 from gpucommons.model.snapshot import Snapshot
 
