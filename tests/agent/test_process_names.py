@@ -1,6 +1,7 @@
 """The names of clients without a pod come from the kernel and the agent's readings, not from what they claim."""
 
 from gpucommons.agent.process_names import process_names
+from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
@@ -8,7 +9,7 @@ from gpucommons.model.users import UsersReading
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
-from gpucommons.scheduler.policy.state import Client, ClientProcess
+from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from scheduler.programs.node import Node, Proc

@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     "leases": set(),
     "leases.policy": {"model"},
     "leases.protocol": {"base"},
-    "leases.service": {"base", "leases.policy", "leases.protocol", "model", "mps", "scheduler.service"},
+    "leases.service": {"base", "leases.policy", "leases.protocol", "model", "mps"},
     "idle": {"base", "model"},
     "ledger": {"base", "model", "rules"},
     "simulation": {

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpucommons.base.peers import Admins, PeerProcess
 from gpucommons.leases.protocol.messages import MOST_LINE_BYTES
 from gpucommons.leases.service import server as server_module
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
-from gpucommons.scheduler.service.admins import Admins
-from gpucommons.scheduler.service.peer_process import PeerProcess
 from leases.book_world import whole
 from leases.desk_world import SteppedDesk
 from waiting import until

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
+from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Action, Client, ClientProcess, Disconnect, GpuQueue, Measure, Send
+from gpucommons.scheduler.policy.state import Action, Client, Disconnect, GpuQueue, Measure, Send
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-00000000-0000-0000-0000-000000000000"

@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
+from gpucommons.base.peers import Admins, is_local
 from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.scheduler.protocol.wire import MessageType
-from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.control_socket import ControlSocket
-from gpucommons.scheduler.service.peer_process import is_local
 from needs import needs_root
 from scheduler.served import PRIVACY, control, serving
 from waiting import until

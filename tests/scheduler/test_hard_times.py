@@ -195,7 +195,7 @@ def scheduler_process(program: str, directory: Path) -> Iterator[tuple["subproce
 SCARCE = """
     import json, resource, sys
     from pathlib import Path
-    from gpucommons.scheduler.service.peer_budget import Slots
+    from gpucommons.base.peers import Slots
     from scheduler.served import serving
 
     with serving(Path(sys.argv[1])) as served:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpucommons.base.peers import ConnectionCaps, PeerAccount, PeerProcess, RequestRate, Slots, accounts_of, owner_of
 from gpucommons.base.user_namespace import UserNamespace
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.faces.documents.turns import turn_pieces, turns_of
@@ -19,15 +20,6 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
-from gpucommons.scheduler.service.peer_budget import (
-    ConnectionCaps,
-    PeerAccount,
-    RequestRate,
-    Slots,
-    accounts_of,
-    owner_of,
-)
-from gpucommons.scheduler.service.peer_process import PeerProcess
 from needs import needs_root
 from scheduler.served import PRIVACY, Scripted, Served, control, serving
 from scheduler.test_admins import Peer, as_peer

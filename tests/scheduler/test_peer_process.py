@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpucommons.attribution.process_identity import identity_of
+from gpucommons.base.peers import look_at, owner_of
 from gpucommons.model.process_identity import ProcessDetails
 from gpucommons.scheduler.protocol.wire import MessageType, encode
-from gpucommons.scheduler.service.peer_budget import owner_of
-from gpucommons.scheduler.service.peer_process import look_at
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from needs import needs_root
 from scheduler.served import serving

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpucommons.base.quantities import parse_core, parse_memory
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
@@ -13,8 +14,6 @@ from gpucommons.scheduler.policy.quotas import (
     from_annotations,
     from_client,
     from_rules,
-    parse_core,
-    parse_memory,
 )
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.policy.terms import GIB

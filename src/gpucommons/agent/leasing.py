@@ -14,6 +14,7 @@ from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_o
 from gpucommons.attribution.stage import NamesUsers
 from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
+from gpucommons.base.peers import Admins
 from gpucommons.base.process_stat import start_ticks, state_letter
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.leases import LeaseQuotaSettings
@@ -39,7 +40,6 @@ from gpucommons.mps.supervisor import MpsSupervisor
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
-from gpucommons.scheduler.service.admins import Admins
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.host.ancestors import ancestors_from
 from gpucommons.sources.people.user_names import host_user_names

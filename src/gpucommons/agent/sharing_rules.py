@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
+from gpucommons.base.quantities import parse_core, parse_memory
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import SharingQuotaSettings
 from gpucommons.config.settings import Settings
-from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues, parse_core, parse_memory
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.matching import ProgramRule
 
 # The kernel, the container runtime or Slurm says these of a process. A client of nvshare only claims its pod's name.

@@ -13,6 +13,7 @@ import typer
 from gpucommons.base.backoff import RetrySchedule
 from gpucommons.base.duration_text import parse_duration, spoken_duration
 from gpucommons.base.printable import printable
+from gpucommons.base.quantities import parse_memory
 from gpucommons.cli.child import TIMED_OUT, Child, missing_status, status_of_error
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.job_view import figure_lines, slot_names
@@ -22,7 +23,6 @@ from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone
-from gpucommons.scheduler.policy.quotas import parse_memory
 
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
 # No slot was free in time: the same command may succeed later.

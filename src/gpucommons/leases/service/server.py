@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
+from gpucommons.base.peers import Admins, ConnectionCaps, PeerAccount, RequestRate, accounts_of, look_at, process_of
 from gpucommons.base.unix_listener import UnixListener, listen, peer_credentials, peer_groups
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol.messages import (
@@ -30,9 +31,6 @@ from gpucommons.leases.protocol.messages import (
 )
 from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
 from gpucommons.model.leases import LeasesReading
-from gpucommons.scheduler.service.admins import Admins
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps, PeerAccount, RequestRate, accounts_of
-from gpucommons.scheduler.service.peer_process import look_at, process_of
 
 _SOCKET_MODE: Final = 0o666
 _BACKLOG: Final = 1024

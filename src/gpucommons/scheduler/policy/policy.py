@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu_activity import DeviceActivity
 from gpucommons.model.sharing import WaitReason
@@ -20,7 +21,6 @@ from gpucommons.scheduler.policy.state import (
     NEVER,
     Action,
     Client,
-    ClientProcess,
     ClientStanding,
     DropReason,
     GpuQueue,

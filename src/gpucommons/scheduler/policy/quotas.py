@@ -8,29 +8,16 @@ Memory and share are looked up separately; the first source that has a value dec
   none         no limit
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.quantities import LARGEST_BYTES, parse_core, parse_memory
 from gpucommons.model.pods import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 
 NO_MEMORY_LIMIT: Final = 0
 NO_CORE_LIMIT: Final = 100
-
-_UNITS: Final = {
-    "": 1,
-    "K": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "Ki": 1 << 10,
-    "Mi": 1 << 20,
-    "Gi": 1 << 30,
-}
-_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(Ki|Mi|Gi|K|M|G|)B?", re.ASCII)
-_LARGEST_BYTES: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +54,6 @@ class ClientLimits:
 NO_LIMITS: Final = ClientLimits()
 
 
-def parse_memory(text: str) -> int:
-    """Bytes of `8Gi`, `512Mi`, `10G`, `1073741824`; raises ValueError on anything else."""
-    match = _QUANTITY.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"invalid amount of memory {text!r}: use bytes, or a number with Ki, Mi, Gi, K, M or G")
-    amount = int(float(match[1]) * _UNITS[match[2]])
-    if not 0 < amount <= _LARGEST_BYTES:
-        raise ValueError(f"invalid amount of memory {text!r}: use more than 0 and at most 1024 PiB")
-    return amount
-
-
-def parse_core(text: str) -> int:
-    """Percent of the GPU's time, 1..100; raises ValueError on anything else."""
-    percent = parse_decimal(text.strip().removesuffix("%"))
-    if percent is None or not 1 <= percent <= 100:
-        raise ValueError(f"invalid share of a GPU {text!r}: use a whole number from 1 to 100")
-    return percent
-
-
 def from_annotations(annotations: Mapping[str, str]) -> QuotaValues:
     """The limits in a pod's annotations; raises ValueError, naming the annotation, if one in force is malformed."""
     return QuotaValues(
@@ -108,7 +76,7 @@ def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Call
 def from_client(memory_limit_bytes: int, core_limit_percent: int) -> QuotaValues:
     """The limits that a client requests in its REGISTER frame; values out of range are ignored."""
     return QuotaValues(
-        memory_limit_bytes if 0 < memory_limit_bytes <= _LARGEST_BYTES else None,
+        memory_limit_bytes if 0 < memory_limit_bytes <= LARGEST_BYTES else None,
         core_limit_percent if 0 < core_limit_percent < NO_CORE_LIMIT else None,
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple, Protocol
 
+from gpucommons.base.peers import ClientProcess
 from gpucommons.model.histogram import Histogram
 from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
 from gpucommons.scheduler.corun.coruns import TURN_GAIN, Coruns, Phase, Way
@@ -57,14 +58,6 @@ class Peer(Protocol):
 
     def send(self, message: MessageType, value: int) -> None: ...
     def close(self, reason: str) -> None: ...
-
-
-class ClientProcess(NamedTuple):
-    """The process behind a connection. Its start time in clock ticks distinguishes it from a reused pid."""
-
-    uid: int
-    pid: int
-    start_ticks: int
 
 
 class OwnerLine:

@@ -8,6 +8,7 @@ import socket
 from time import monotonic
 from typing import Final, Protocol
 
+from gpucommons.base.peers import PeerProcess, accounts_of, look_at, owner_of
 from gpucommons.base.unix_listener import PeerCredentials, peer_credentials
 from gpucommons.scheduler.policy.state import Client, ClientStanding
 from gpucommons.scheduler.protocol.wire import (
@@ -26,8 +27,6 @@ from gpucommons.scheduler.protocol.wire import (
     encode_status,
 )
 from gpucommons.scheduler.service.gone_peers import PeerTrace, trace_of
-from gpucommons.scheduler.service.peer_budget import accounts_of, owner_of
-from gpucommons.scheduler.service.peer_process import PeerProcess, look_at
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
 RUNNING: Final = ClientStanding.RUNNING

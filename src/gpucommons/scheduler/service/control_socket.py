@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final, NamedTuple
 
+from gpucommons.base.peers import ConnectionCaps, RequestRate, Slots, accounts_of, look_at, owner_of
+from gpucommons.base.quantities import parse_core, parse_memory
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.model.parking import ParkedProgram
 from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
-from gpucommons.scheduler.policy.quotas import QuotaValues, parse_core, parse_memory
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps, RequestRate, Slots, accounts_of, owner_of
-from gpucommons.scheduler.service.peer_process import look_at
+from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.server import SchedulerServer
 
 _LONGEST_QUANTUM_S: Final = 86_400

@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpucommons.scheduler.service.peer_process import is_local
+from gpucommons.base.peers import is_local
 
 _SO_NETNS_COOKIE: Final = 71
 _SO_PEERPIDFD: Final = 77

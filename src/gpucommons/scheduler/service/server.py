@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final, NamedTuple
 
+from gpucommons.base.peers import Admins, ConnectionCaps, Slots, is_local, process_of
 from gpucommons.base.unix_listener import (
     ClientSocket,
     Reserve,
@@ -44,13 +45,10 @@ from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.matching import ProgramRule
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
-from gpucommons.scheduler.service.admins import Admins
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
 from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
-from gpucommons.scheduler.service.peer_budget import ConnectionCaps, Slots
-from gpucommons.scheduler.service.peer_process import is_local, process_of
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.programs import Programs
 from gpucommons.scheduler.service.state_reader import StateReader
