@@ -7,10 +7,10 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from gpucommons.base.port_owner import port_owner
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.stack import Stack
-from gpucommons.web.http.port_owner import port_owner
 from prometheus_server import free_port
 
 

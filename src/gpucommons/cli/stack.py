@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from gpucommons.base.port_owner import port_owner
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError, command_group, run, say
 from gpucommons.cli.options import AsJson, ConfigFile, load_settings
@@ -26,7 +27,6 @@ from gpucommons.stack.health import ServiceHealth, healthy
 from gpucommons.stack.layout import Layout, default_root
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.stack import Stack
-from gpucommons.web.http.port_owner import port_owner
 
 app = command_group("stack", "Run Prometheus, Alertmanager and Grafana for this node.")
 

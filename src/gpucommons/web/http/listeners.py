@@ -14,12 +14,12 @@ from functools import partial
 from typing import cast
 
 from gpucommons.base.address import Address, UnixAddress
+from gpucommons.base.port_owner import port_owner
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError, listen
 from gpucommons.web.access.tls import Tls
 from gpucommons.web.http.connections import ConnectionGuard, Connections, HttpProtocol
 from gpucommons.web.http.peer import origin_of
-from gpucommons.web.http.port_owner import port_owner
 
 _BACKLOG = 512
 # Every user may connect: the kernel reports which one did.
