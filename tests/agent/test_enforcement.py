@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes.shared_gpu import MATMUL, SharedProgram
-from gpucommons.leases.protocol.client import answer_of
+from gpucommons.leases.protocol import answer_of
 from running import command
 from shared_node import SharedNode, kill, shared_node
 from waiting import until

@@ -21,7 +21,7 @@ from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.leases.policy.values import KeptRoom, SlotUse
-from gpucommons.leases.protocol.client import LeaseConnection, answer_of
+from gpucommons.leases.protocol import LeaseConnection, answer_of
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.parking import TURN, ParkedProgram, ParkingReading

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
-from gpucommons.leases.protocol.messages import Line
-from gpucommons.leases.service.desk import DeskEnforcement, DeskMps, DeskWorld, LeaseClient, LeaseDesk
-from gpucommons.leases.service.facts import LeaseFacts
+from gpucommons.leases.protocol import Line
+from gpucommons.leases.service.desk import DeskEnforcement, DeskMps, DeskWorld, LeaseClient, LeaseDesk, LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
 
 

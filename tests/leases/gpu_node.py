@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpucommons.leases.protocol.client import answer_of
+from gpucommons.leases.protocol import answer_of
 from open_folder import open_folder
 from running import RunningAgent, running_agent
 from waiting import until

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
-from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
-from gpucommons.leases.service.desk import DeskEnforcement
-from gpucommons.leases.service.facts import GpuProgram
+from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
+from gpucommons.leases.service.desk import DeskEnforcement, GpuProgram
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.model.leases import Lease
 from gpucommons.model.mps import MpsReading

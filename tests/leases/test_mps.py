@@ -15,7 +15,7 @@ import pytest
 from fakes.mps import FakeMps
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
-from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone, answer_of
+from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone, answer_of
 from leases.test_other_user import UID, as_user
 from needs import needs_program, needs_root
 from open_folder import open_folder

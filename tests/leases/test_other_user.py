@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucommons.leases.protocol.client import LeaseConnection, answer_of
+from gpucommons.leases.protocol import LeaseConnection, answer_of
 from leases.test_run import Lab
 
 UID = 65534

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone, answer_of
+from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone, answer_of
 from running import RunningAgent, command, running_agent
 from waiting import until
 

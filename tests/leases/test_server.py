@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpucommons.base.peers import Admins, PeerProcess
-from gpucommons.leases.protocol.messages import MOST_LINE_BYTES
+from gpucommons.leases.protocol import MOST_LINE_BYTES
 from gpucommons.leases.service import server as server_module
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from leases.book_world import whole

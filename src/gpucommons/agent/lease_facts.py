@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpucommons.agent.lease_memory import memory_of_leases, processes_on
 from gpucommons.agent.lease_room import rooms_kept
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
-from gpucommons.leases.service.facts import GpuProgram
+from gpucommons.leases.service.desk import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.process_identity import ProcessTable

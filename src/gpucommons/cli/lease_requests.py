@@ -7,7 +7,7 @@ from typing import Any
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.options import load_settings
 from gpucommons.config.runtime_directory import lease_sockets
-from gpucommons.leases.protocol.client import LeaseServiceGone, answer_of
+from gpucommons.leases.protocol import LeaseServiceGone, answer_of
 
 
 def ask(config: Path | None, request: Mapping[str, object]) -> Any:

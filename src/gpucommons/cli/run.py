@@ -22,7 +22,7 @@ from gpucommons.cli.mps_environment import mps_environment
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
-from gpucommons.leases.protocol.client import LeaseConnection, LeaseServiceGone
+from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone
 
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
 # No slot was free in time: the same command may succeed later.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpucommons.leases.policy.values import LeaseRefused
-from gpucommons.leases.protocol.messages import Line, RunRequest
+from gpucommons.leases.protocol import Line, RunRequest
 from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.simulation.lab_gpus import LabGpus

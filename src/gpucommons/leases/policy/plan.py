@@ -1,21 +1,122 @@
 """The plan: which waiting requests get slots now, and when the others are expected to. Pure.
 
-Requests are taken in order: those that were passed for `pass_limit_s` first, oldest first; then by the GPUs that the
-user has, fewest first, then by age. The requests of one user keep their order. A request that cannot be served claims
-the slots that it is expected to get. A later request may take a claimed slot only if it is expected to end before the
-start that was first estimated for the claim, and before `pass_limit_s` is over.
+What a user's quotas permit and how long leases usually last come first: the plan uses both.
 """
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
 
-from gpucommons.leases.policy.durations import LeaseDurations
-from gpucommons.leases.policy.quotas import exceeded
-from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms, SlotUse, UserFacts
+from gpucommons.leases.policy.values import LeasableSlot, LeaseQuota, LeaseTerms, SlotUse, UserFacts
 from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
+
+# What the quotas of `[lease_quotas]` permit to a user. Pure.
+
+# Parts of a GPU are sums of sevenths.
+_ROUNDING = 1e-6
+
+
+def exceeded(
+    quotas: Iterable[LeaseQuota], user: str, gpus: float, held: Mapping[str, float], facts: UserFacts
+) -> str | None:
+    """The sentence of the first quota that `gpus` more would exceed; None if none does. `held` is by user name."""
+    for quota in quotas:
+        users = _users(quota, user, facts)
+        if users is None:
+            continue
+        whose = f"group {quota.group}" if quota.group else f"user {user}"
+        has = sum(held.get(each, 0.0) for each in users)
+        if quota.gpus is not None and has + gpus > quota.gpus + _ROUNDING:
+            return f"{whose} has {has:g} of {quota.gpus:g} GPUs"
+        spent = None if facts.hours is None else sum(facts.hours.get(each, 0.0) for each in users)
+        if quota.hours is not None and spent is not None and spent >= quota.hours:
+            return f"{whose} has used {spent:.1f} of {quota.hours:g} GPU-hours in 30 days"
+    return None
+
+
+def sm_quota(quotas: Iterable[LeaseQuota], user: str, facts: UserFacts) -> int | None:
+    """The part of a GPU that a lease of this user may use under MPS, in percent; None: no limit."""
+    limits = [
+        quota.sm_percent for quota in quotas if quota.sm_percent is not None and _users(quota, user, facts) is not None
+    ]
+    return min(limits, default=None)
+
+
+def _users(quota: LeaseQuota, user: str, facts: UserFacts) -> frozenset[str] | None:
+    """The users who share the quota; None if it does not apply to `user`."""
+    if quota.group:
+        members = facts.members.get(quota.group, frozenset())
+        return members if user in members else None
+    return frozenset({user}) if fnmatchcase(user, quota.user) else None
+
+
+# How long leases last, by the leases that ended before. Pure.
+
+# Where no lease has ended yet.
+_UNKNOWN_S: Final = 3600.0
+_KEPT: Final = 200
+_OF_USER: Final = 20
+# The duration that three of four leases do not exceed: a later request that passes should be done in time.
+_QUANTILE: Final = 0.75
+
+
+class LeaseDurations:
+    """The last leases that ended: user and seconds."""
+
+    def __init__(self, ended: Iterable[tuple[str, float]] = ()) -> None:
+        self._ended: deque[tuple[str, float]] = deque(ended, maxlen=_KEPT)
+
+    def add(self, user: str, seconds: float) -> None:
+        self._ended.append((user, seconds))
+
+    def all(self) -> list[tuple[str, float]]:
+        return list(self._ended)
+
+    def expected_s(self, request: LeaseRequest) -> float:
+        """Its time limit, or what the leases of its user lasted, or those of all users."""
+        return _UNKNOWN_S if request.limit_s is None and not self._ended else self._expected(request, 0.0)
+
+    def left_s(self, lease: Lease, now_s: float) -> float:
+        """A lease that has lasted longer than all before it is expected to last as long again."""
+        age_s = _age_s(lease, now_s)
+        return max(0.0, self._expected(lease.request, age_s) - age_s)
+
+    def is_left_guess(self, lease: Lease, now_s: float) -> bool:
+        return self.is_guess(lease.request, _age_s(lease, now_s))
+
+    def is_guess(self, request: LeaseRequest, age_s: float = 0.0) -> bool:
+        """Whether nothing shows how long it lasts: it has no limit, and no lease has lasted for longer than it."""
+        return request.limit_s is None and all(seconds <= age_s for _, seconds in self._ended)
+
+    def _expected(self, request: LeaseRequest, age_s: float) -> float:
+        if request.limit_s is not None:
+            return request.limit_s
+        of_user = [seconds for user, seconds in self._ended if user == request.user][-_OF_USER:]
+        for known in (of_user, [seconds for _, seconds in self._ended]):
+            longer = [seconds for seconds in known if seconds > age_s]
+            if longer:
+                return _quantile(longer)
+        return max(2 * age_s, _UNKNOWN_S)
+
+
+def _age_s(lease: Lease, now_s: float) -> float:
+    return max(0.0, now_s - lease.since_s)
+
+
+def _quantile(values: Sequence[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(_QUANTILE * len(values)))]
+
+
+# The plan: which waiting requests get slots now, and when the others are expected to. Pure.
+#
+# Requests are taken in order: those that were passed for `pass_limit_s` first, oldest first; then by the GPUs that the
+# user has, fewest first, then by age. The requests of one user keep their order. A request that cannot be served claims
+# the slots that it is expected to get. A later request may take a claimed slot only if it is expected to end before the
+# start that was first estimated for the claim, and before `pass_limit_s` is over.
 
 _NEVER = math.inf
 _WHOLE_PERCENT = 100

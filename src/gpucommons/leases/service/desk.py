@@ -1,23 +1,52 @@
-"""The desk: carries out the requests of clients on the book, keeps the record, and sends each client what concerns it.
-
-Runs on one thread. Its input is calls, its output is `reading` and the lines that it sends.
-"""
+"""What the agent passes to the lease service with each snapshot."""
 
 import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
 
 from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
-from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown
-from gpucommons.leases.protocol.messages import Line, ReserveRequest, ResumeRequest, RunRequest
-from gpucommons.leases.service.facts import GpuProgram, LeaseFacts
+from gpucommons.leases.policy.values import LeasableSlot, LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown, UserFacts
+from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
 from gpucommons.model.mps import MpsReading
 from gpucommons.model.process_identity import ProcessKey
+
+
+class GpuProgram(NamedTuple):
+    """A process on a slot. `names` are the user and the owner that it is attributed to."""
+
+    slot_uuid: str
+    pid: int
+    key: ProcessKey | None
+    uid: int | None
+    names: frozenset[str]
+    process_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFacts:
+    """`slots` is None while the driver does not answer. `read_s` is when the slots began to be read.
+
+    `off` is why no lease is given. `seen` are the leases in the snapshot: all others are billed in full. `rooms_s` is
+    when requests are expected to have the room that parking makes for them.
+    """
+
+    slots: tuple[LeasableSlot, ...] | None
+    read_s: float
+    users: UserFacts = field(default_factory=UserFacts)
+    programs: tuple[GpuProgram, ...] = ()
+    off: str = ""
+    seen: frozenset[str] = frozenset()
+    rooms_s: Mapping[str, float] = field(default_factory=dict)
+
+
+# The desk: carries out the requests of clients on the book, keeps the record, and sends each client what concerns it.
+#
+# Runs on one thread. Its input is calls, its output is `reading` and the lines that it sends.
 
 _HOLDERS_SHOWN: Final = 8
 _NO_SHOWS_KEPT: Final = 16

@@ -15,7 +15,7 @@ from typing import Final
 from gpucommons.base.peers import Admins, ConnectionCaps, PeerAccount, RequestRate, accounts_of, look_at, process_of
 from gpucommons.base.unix_listener import UnixListener, listen, peer_credentials, peer_groups
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseUnknown
-from gpucommons.leases.protocol.messages import (
+from gpucommons.leases.protocol import (
     MOST_LINE_BYTES,
     CancelRequest,
     LeaseLine,
