@@ -18,7 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "leases": {"base"},
     "leases.policy": {"model"},
     "leases.service": {"base", "leases", "leases.policy", "model"},
-    "mps": {"base", "leases", "leases.service", "model"},
+    "leases.mps": {"base", "leases", "leases.service", "model"},
     "sources": {"base", "model"},
     "sources.host": {"base", "model", "rules", "sources"},
     "sources.people": {"base", "model", "sources"},

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.mps.plan import (
+from gpucommons.leases.mps.plan import (
     IDLE_STOP_S,
     LAST_RETRY_S,
     MOST_FAILURES,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fakes.mps import FakeMps
-from gpucommons.mps import plan, supervisor
-from gpucommons.mps.control import MpsControl, MpsError
-from gpucommons.mps.plan import DaemonStage, MpsKey
-from gpucommons.mps.supervisor import MpsSupervisor
+from gpucommons.leases.mps import plan, supervisor
+from gpucommons.leases.mps.control import MpsControl, MpsError
+from gpucommons.leases.mps.plan import DaemonStage, MpsKey
+from gpucommons.leases.mps.supervisor import MpsSupervisor
 from needs import needs_root
 from open_folder import open_folder
 from waiting import until
@@ -240,7 +240,7 @@ def test_a_daemon_that_programs_use_is_not_stopped(place: Place, monkeypatch: py
 
 @pytest.mark.usefixtures("quick")
 def test_a_daemon_that_hangs_is_killed_and_started_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpucommons.mps.control._ANSWER_S", 0.3)
+    monkeypatch.setattr("gpucommons.leases.mps.control._ANSWER_S", 0.3)
 
     async def body(made: MpsSupervisor) -> None:
         made.need([KEY])

@@ -26,6 +26,8 @@ from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document
 from gpucommons.faces.documents.report import LedgerUnreadable
+from gpucommons.leases.mps.control import MpsControl
+from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
 from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
 from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk, LeaseFacts
 from gpucommons.leases.service.record import LeaseRecord
@@ -33,8 +35,6 @@ from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.mps.control import MpsControl
-from gpucommons.mps.supervisor import LeaseMps, MpsSupervisor
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport

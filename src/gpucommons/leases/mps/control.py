@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from gpucommons.base.decimal_text import parse_decimal
 from gpucommons.base.printable import printable
 from gpucommons.base.process_stat import state_letter
-from gpucommons.mps.plan import MpsKey
+from gpucommons.leases.mps.plan import MpsKey
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 # As the kernel shows it: names of processes are cut to 15 characters.

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Final
 
+from gpucommons.leases.mps.control import MpsControl, MpsError
+from gpucommons.leases.mps.plan import DaemonStage, MpsDaemon, MpsKey, MpsStep, failed, kept, make_mps_plan, started
 from gpucommons.leases.protocol import Line
 from gpucommons.leases.service.desk import MPS_OFF
 from gpucommons.model.leases import Lease
 from gpucommons.model.mps import MpsDaemonReading, MpsEvent, MpsReading
-from gpucommons.mps.control import MpsControl, MpsError
-from gpucommons.mps.plan import DaemonStage, MpsDaemon, MpsKey, MpsStep, failed, kept, make_mps_plan, started
 
 # Keeps the MPS daemons that leases need: does what the plan says, watches them, and keeps what happened as events.
 #
