@@ -18,7 +18,7 @@ from gpucommons.config.leases import LeasesSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.config.settings import Settings
-from gpucommons.holding.idle_periods import IdleWindow
+from gpucommons.holding.slot_states import IdleWindow
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.idle import IdleReading, IdleStep
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpucommons.attribution.owner import DEFAULT_ORDER, Candidate, OwnerRules, owner_of, parse_order
-from gpucommons.attribution.site_rules import parse_site_rules
+from gpucommons.attribution.owner import DEFAULT_ORDER, Candidate, OwnerRules, owner_of, parse_order, parse_site_rules
 from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
 
 EVERYTHING = Workload(

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.builders import gpu
-from gpucommons.holding.ds01_rules import devices_of, interface_of, is_tracked, slice_owner, user_of
-from gpucommons.holding.slots import SlotTable
+from gpucommons.holding.ds01_rules import SlotTable, devices_of, interface_of, is_tracked, slice_owner, user_of
 from gpucommons.model.allocations import Access
 from gpucommons.model.containers import Container, ContainerState, DeviceRequest
 from holding.test_slots import TABLE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.holding.idle_periods import IdleWindow, after, judge_idle
+from gpucommons.holding.slot_states import IdleWindow, after, judge_idle
 from gpucommons.holding.stage import AllocationStage, kept_waiting
 from gpucommons.model.idle import IdlePeriod, IdlePeriods
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attribution.builders import gpu, mig_instance
-from gpucommons.holding.slots import Slots, SlotTable
+from gpucommons.holding.ds01_rules import Slots, SlotTable
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import DeviceId
 from gpucommons.model.usage import Slot

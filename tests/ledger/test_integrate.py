@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.holding.shares import divide
+from gpucommons.holding.fold import divide
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch
 from gpucommons.ledger.integrate import STALLED, UNREAD, Integrator
 from gpucommons.model.accounts import Amounts

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from gpucommons.config.idle import IdleRuleSettings
-from gpucommons.holding.idle_periods import shortest_idle_s
+from gpucommons.holding.slot_states import shortest_idle_s
 from gpucommons.idle.messages import HeldIdle
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import all_containers

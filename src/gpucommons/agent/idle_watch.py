@@ -21,7 +21,7 @@ from gpucommons.agent.idle_holders import has_opt_out, held_idle, holders_of, id
 from gpucommons.base.boot_id import boot_id
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
-from gpucommons.holding.idle_periods import shortest_idle_s
+from gpucommons.holding.slot_states import shortest_idle_s
 from gpucommons.holding.stage import SETTLED_AFTER_S
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.digest import DAYS, DigestSchedule, digest_due

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from gpucommons.attribution.owner import OwnerRules, parse_order
-from gpucommons.attribution.site_rules import SiteRuleError, parse_site_rules
+from gpucommons.attribution.owner import OwnerRules, SiteRuleError, parse_order, parse_site_rules
 from gpucommons.config.option import ConfigError
 from gpucommons.config.sources import OwnersSettings
 

@@ -13,7 +13,7 @@ from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file
 from gpucommons.holding.ds01_rules import slice_owner
-from gpucommons.holding.idle_periods import IdleWindow
+from gpucommons.holding.slot_states import IdleWindow
 from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading

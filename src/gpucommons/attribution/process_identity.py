@@ -1,17 +1,91 @@
-"""The identity of each GPU process, read once and kept until the process ends. Reads only through a ProcessReader.
+"""The identity of each GPU process, read once and kept until the process ends.
 
-Used by one thread at a time. It publishes an immutable table that any thread may hold.
+It reads only through a ProcessReader. Which pids of the driver procfs can show at all is decided here as well: in a
+container the driver reports pids of another namespace.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from gpucommons.attribution.cgroup import identify
-from gpucommons.attribution.process_status import parse_status
 from gpucommons.model.ownership import Reason
-from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
+from gpucommons.model.process_context import CommandLineReading
+from gpucommons.model.process_identity import PidFacts, PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
+
+# The two lines of /proc/PID/status that attribution needs. No text raises an exception.
+
+# The kernel escapes newlines in the name, on the first line: a name cannot forge another line.
+_UID = re.compile(r"^Uid:\s+([0-9]{1,10})\b", re.MULTILINE | re.ASCII)
+_NSPID = re.compile(r"^NSpid:((?:[ \t]+[0-9]{1,10})+)", re.MULTILINE | re.ASCII)
+
+
+class ProcessStatus(NamedTuple):
+    """The real uid, and the pids from the namespace of this procfs down to that of the process."""
+
+    uid: int | None
+    namespaced_pids: tuple[int, ...]
+
+
+def parse_status(text: str) -> ProcessStatus:
+    uid, pids = _UID.search(text), _NSPID.search(text)
+    return ProcessStatus(
+        int(uid[1]) if uid else None,
+        tuple(map(int, pids[1].split())) if pids else (),
+    )
+
+
+# Decides whether the pids that the driver reports can be found in procfs, and explains why not.
+
+# The kernel gives the first pid namespace this number on every machine.
+_HOST_NAMESPACE = "pid:[4026531836]"
+# pid 2 of the host is this kernel thread; no other pid namespace has kernel threads.
+_SECOND_OF_HOST = "kthreadd"
+_REMEDY = "run the agent in the host's pid namespace (hostPID: true, docker run --pid=host)"
+
+
+def pid_view(facts: PidFacts) -> PidView:
+    where = facts.procfs
+    if facts.own_status is None:
+        return PidView(PidScope.NONE, f"{where} shows no processes: mount the host's /proc and set --path.procfs")
+    if not _is_hosts(facts):
+        return PidView(
+            PidScope.NAMESPACE,
+            f"{where} shows only the processes of the agent's container; other processes that use the GPU are hidden: "
+            f"{_REMEDY}",
+        )
+    if not _is_own_namespace_shown(facts):
+        return PidView(
+            PidScope.NAMESPACE,
+            f"{where} shows the host's processes, but the agent is in another pid namespace, where the driver does not "
+            f"list them: {_REMEDY}",
+        )
+    if not facts.first_is_there:
+        return PidView(
+            PidScope.OWN_USER,
+            f"{where} hides the processes of other users (hidepid): run the agent as root, or as a member of the "
+            "group in its gid= option",
+        )
+    return PidView(PidScope.HOST, f"{where} shows every process of the host")
+
+
+def _is_hosts(facts: PidFacts) -> bool:
+    if facts.first_namespace == _HOST_NAMESPACE or facts.second_name == _SECOND_OF_HOST:
+        return True
+    return _is_own_namespace_shown(facts) and facts.own_namespace == _HOST_NAMESPACE
+
+
+def _is_own_namespace_shown(facts: PidFacts) -> bool:
+    """Whether this procfs shows the agent's pid namespace: then the agent has exactly one pid in it."""
+    own_pids = parse_status(facts.own_status or "").namespaced_pids
+    return len(own_pids) == 1 if own_pids else facts.own_namespace == _HOST_NAMESPACE
+
+
+# The identity of each GPU process, read once and kept until the process ends. Reads only through a ProcessReader.
+#
+# Used by one thread at a time. It publishes an immutable table that any thread may hold.
 
 NOT_READ_YET = PidView(PidScope.NONE, "no process was read yet")
 
@@ -121,3 +195,49 @@ def identity_of(details: ProcessDetails) -> ProcessIdentity:
         details.ancestors,
         namespace,
     )
+
+
+# The command line of each GPU process, read once, and again after it executed another program. Pure bookkeeping.
+#
+# The kernel makes the reader of a command line wait for the memory map of that process, which a process stuck in the
+# driver may hold. So this is a source of its own, on its own thread: the GPU readings never wait for it.
+
+
+class ReadsCommands(Protocol):
+    def name(self, pid: int) -> str | None:
+        """The kernel's name of the process that has this pid now; None where there is none."""
+
+    def command_line(self, key: ProcessKey) -> tuple[str, ...]:
+        """Empty where that process has ended, or has none."""
+
+
+class _Known(NamedTuple):
+    name: str
+    command_line: tuple[str, ...]
+
+
+class CommandLines:
+    """Used by one thread."""
+
+    def __init__(self, reader: ReadsCommands, identities: ProcessIdentities) -> None:
+        self._reader = reader
+        self._identities = identities
+        self._known: dict[ProcessKey, _Known] = {}
+        self._reading = CommandLineReading()
+
+    def read(self) -> CommandLineReading:
+        """The same object for as long as nothing has changed."""
+        before = self._known
+        self._known = {key: self._look(key, before.get(key)) for key in self._identities.table.by_key}
+        if self._known != before:
+            lines = {key: known.command_line for key, known in self._known.items() if known.command_line}
+            self._reading = CommandLineReading(MappingProxyType(lines))
+        return self._reading
+
+    def _look(self, key: ProcessKey, last: _Known | None) -> _Known:
+        """Executing another program changes the name. In the middle of it, the command line is empty for a moment."""
+        name = self._reader.name(key.pid)
+        if last is not None and last.command_line and (name is None or name == last.name):
+            return last
+        line = self._reader.command_line(key)
+        return last if last is not None and not line else _Known(name or "", line)

@@ -14,9 +14,14 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.command_lines import ReadsCommands
 from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, ProcessReader, SeenProcess
+from gpucommons.attribution.process_identity import (
+    IdentityTable,
+    ProcessIdentities,
+    ProcessReader,
+    ReadsCommands,
+    SeenProcess,
+)
 from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import GpuReading

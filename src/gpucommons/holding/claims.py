@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpucommons.attribution.owner import Candidate, OwnerRules, owner_of
 from gpucommons.holding.ds01_rules import (
     RequestedDevices,
+    SlotTable,
     devices_of,
     interface_of,
     is_infrastructure,
@@ -19,7 +20,6 @@ from gpucommons.holding.ds01_rules import (
     slice_owner,
     user_of,
 )
-from gpucommons.holding.slots import SlotTable
 from gpucommons.model.allocations import Access, SlotInfo, TrackedContainer, UnmanagedContainer, WorkloadKind
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading

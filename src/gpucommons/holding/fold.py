@@ -1,29 +1,48 @@
 """Combines claims and the processes on each GPU into allocations: which workload holds and uses which slot.
 
-Pure. The holders of a slot are the workloads that run on it, or that claimed it and run. If there are none, they are
-the stopped containers for which it is reserved. They share it evenly, or by the fractions that they claimed.
+A slot with several holders is divided among them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gpucommons.holding.claims import Claim, Claims, account_of
-from gpucommons.holding.shares import divide
-from gpucommons.holding.slots import SlotTable
-from gpucommons.model.allocations import (
-    Access,
-    Allocation,
-    AllocationReading,
-    AllocationState,
-    SlotInfo,
-    WorkloadKind,
-)
+from gpucommons.holding.ds01_rules import SlotTable
+from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Place, ProcessShare
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
 from gpucommons.rules.identities import job_of_lease
+
+# Division of one slot among its holders: two owners of one slot are billed a half each. Pure.
+
+
+def divide(claims: Sequence[Fraction]) -> list[int]:
+    """The share of each claim, in billionths of the slot.
+
+    Claims that fit are granted unchanged and leave the rest free. Claims that exceed the slot in sum are reduced in
+    proportion and fill it completely.
+    """
+    if all(claim == 1 for claim in claims):
+        # The usual case, without fractions: a slot may have hundreds of holders.
+        return [(i + 1) * WHOLE_SHARE // len(claims) - i * WHOLE_SHARE // len(claims) for i in range(len(claims))]
+    whole = max(sum(claims, Fraction(0)), Fraction(1))
+    shares = []
+    so_far, granted = Fraction(0), 0
+    for claim in claims:
+        so_far += claim
+        up_to = int(so_far * WHOLE_SHARE / whole)
+        shares.append(up_to - granted)
+        granted = up_to
+    return shares
+
+
+# Combines claims and the processes on each GPU into allocations: which workload holds and uses which slot.
+#
+# Pure. The holders of a slot are the workloads that run on it, or that claimed it and run. If there are none, they are
+# the stopped containers for which it is reserved. They share it evenly, or by the fractions that they claimed.
 
 _GRAPHICS = "graphics"
 _PLAIN = ("", None)

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from gpucommons.attribution.owner import OwnerRules
 from gpucommons.holding.claims import ClaimInputs, Claims, claims_of
+from gpucommons.holding.ds01_rules import SlotTable
 from gpucommons.holding.fold import fold
-from gpucommons.holding.idle_periods import IdleWindow, judge_idle
-from gpucommons.holding.slot_states import Pasts, judge
-from gpucommons.holding.slots import SlotTable
+from gpucommons.holding.slot_states import IdleWindow, Pasts, judge, judge_idle
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance

@@ -4,10 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from gpucommons.attribution.command_lines import CommandLines
 from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.pid_view import pid_view
-from gpucommons.attribution.process_identity import ProcessIdentities
+from gpucommons.attribution.process_identity import CommandLines, ProcessIdentities, pid_view
 from gpucommons.attribution.stage import AttributionStage, IdentifiedGpus, ProcessWorld
 from gpucommons.model.process_context import CommandLineReading
 from gpucommons.sources.host.commands import CommandReader
