@@ -17,14 +17,14 @@ from pathlib import Path
 import psutil
 
 from bench.table import show
-from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.stage import AttributionStage, ProcessWorld
 from gpucommons.model.containers import Container, ContainerReading, ContainerState
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_context import CommandLineReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.owners.attribution_stage import AttributionStage, ProcessWorld
+from gpucommons.owners.owner import OwnerRules
 from gpucommons.sampling.attributed import attributed
 from gpucommons.sources.host.commands import CommandReader
 from gpucommons.sources.host.process_details import ProcessDetailsReader

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.table import show
 from faces.dialects.test_ds01 import series
-from gpucommons.holding.ds01_rules import slice_owner
+from gpucommons.owners.slots import slice_owner
 from gpucommons.sources.people.users import UsersReader
 from holding.test_allocations import docker, managed, readings
 from parsing import Series, parsed

@@ -6,7 +6,6 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from gpucommons.holding.slot_states import judge
 from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
 from gpucommons.model.alerts import Alert, AlertsReading
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
@@ -63,6 +62,7 @@ from gpucommons.model.sharing import (
 )
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
+from gpucommons.owners.slot_states import judge
 from gpucommons.rules.cost import charge_of
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, simulated_source, wobble

@@ -10,7 +10,6 @@ from attribution.builders import gpu
 from gpucommons.agent.accounts import Accounts
 from gpucommons.config.accounts import EventsSettings, LedgerSettings, QuotaSettings
 from gpucommons.config.settings import Settings
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.accounts import accounts_of
 from gpucommons.ledger.batch import NS
 from gpucommons.ledger.event_log import read_events
@@ -18,6 +17,7 @@ from gpucommons.ledger.query import read_period
 from gpucommons.model.accounts import AccountsReading, By, HeldKey, LedgerReading, OwnerKey
 from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.sources.source import Source
 from holding.test_allocations import managed, process, readings
 from ledger.builders import ALICE, BOB, WALL_S, sample

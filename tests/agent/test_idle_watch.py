@@ -18,13 +18,13 @@ from gpucommons.config.leases import LeasesSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.config.settings import Settings
-from gpucommons.holding.slot_states import IdleWindow
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.idle import IdleReading, IdleStep
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.ownership import PodPlace
 from gpucommons.model.pods import DeviceId, Pod, PodDevicesReading, PodReading
 from gpucommons.model.snapshot import Readings
+from gpucommons.owners.holding_stage import AllocationStage
+from gpucommons.owners.slot_states import IdleWindow
 from holding.test_allocations import docker, given_to, managed, process, readings
 from played import snapshot_of
 from receivers import hook, silent_server

@@ -19,7 +19,6 @@ from gpucommons.config.accounts import LedgerSettings
 from gpucommons.config.leases import LeaseQuotaSettings, LeasesSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.leases.policy.values import KeptRoom, SlotUse
 from gpucommons.leases.protocol import LeaseConnection, answer_of
 from gpucommons.model.job_mapping import JobMappingReading
@@ -27,6 +26,7 @@ from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.parking import TURN, ParkedProgram, ParkingReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.snapshot import Readings
+from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.scheduler.parking.values import ParkStage
 from needs import needs_program
 from running import RunningAgent, command_process, running_agent

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-from gpucommons.attribution.cgroup import identify
-from gpucommons.attribution.process_identity import IdentityTable
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.gpu import (
     GpmReading,
@@ -17,6 +15,8 @@ from gpucommons.model.gpu import (
 from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import Pod
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity, ProcessKey
+from gpucommons.owners.cgroup import identify
+from gpucommons.owners.process_identity import IdentityTable
 
 HOST = PidView(PidScope.HOST, "every process of the host")
 GIB = 1 << 30

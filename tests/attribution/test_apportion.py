@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.attribution.apportion import Apportionment, DeviceTotals, Division, Resident, apportion
 from gpucommons.model.ownership import WHOLE_SM, Basis, Portion, Reason
+from gpucommons.owners.apportion import Apportionment, DeviceTotals, Division, Resident, apportion
 
 MEASURED, APPORTIONED = Basis.MEASURED, Basis.APPORTIONED
 GIB = 1 << 30

@@ -20,15 +20,15 @@ from attribution.builders import (
     table,
 )
 from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
-from gpucommons.attribution.apportion import Apportionment, DeviceTotals, Resident, apportion
-from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.process_identity import IdentityTable
-from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, OwnerKind, Portion, Reason
 from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
+from gpucommons.owners.apportion import Apportionment, DeviceTotals, Resident, apportion
+from gpucommons.owners.attribute import Attributor
+from gpucommons.owners.owner import OwnerRules
+from gpucommons.owners.process_identity import IdentityTable
+from gpucommons.owners.workload import Surroundings
 
 MEASURED, APPORTIONED = Basis.MEASURED, Basis.APPORTIONED
 ALONE = Surroundings(user_names={1000: "alice", 1001: "bob"})
@@ -338,7 +338,7 @@ def test_the_check_reports_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
         split = apportion(device, residents, idle_milliwatts)
         return split._replace(memory=replace(split.memory, total=(split.memory.total or 0) + 5))
 
-    monkeypatch.setattr("gpucommons.attribution.attribute.apportion", losing)
+    monkeypatch.setattr("gpucommons.owners.attribute.apportion", losing)
     found = attribute(reading(gpu(0, [gpu_process(7)])), table(identity(7)))
     assert found.accounts[0].memory_error_bytes == -5
 

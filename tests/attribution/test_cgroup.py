@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.cgroup_vectors import DASHED, UNDERSCORED, VECTORS, C, K
-from gpucommons.attribution.cgroup import CUT_SHORT, MAX_TEXT, identify
 from gpucommons.model.process_identity import CgroupIdentity
+from gpucommons.owners.cgroup import CUT_SHORT, MAX_TEXT, identify
 
 NOISE = st.text(string.ascii_lowercase + string.digits + "._-:\\@", min_size=1, max_size=20).filter(
     lambda s: (

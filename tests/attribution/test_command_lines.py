@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attribution.builders import HOST, identity, table
-from gpucommons.attribution.process_identity import CommandLines, IdentityTable, ProcessIdentities
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.owners.process_identity import CommandLines, IdentityTable, ProcessIdentities
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 

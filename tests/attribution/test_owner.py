@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpucommons.attribution.owner import DEFAULT_ORDER, Candidate, OwnerRules, owner_of, parse_order, parse_site_rules
 from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
+from gpucommons.owners.owner import DEFAULT_ORDER, Candidate, OwnerRules, owner_of, parse_order, parse_site_rules
 
 EVERYTHING = Workload(
     process_name="python",

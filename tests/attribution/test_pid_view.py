@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from attribution.procfs_tree import add_process, status_text
-from gpucommons.attribution.process_identity import pid_view
 from gpucommons.model.process_identity import PidFacts, PidScope
+from gpucommons.owners.process_identity import pid_view
 from gpucommons.sources.host.pid_facts import read_pid_facts
 from needs import needs_program, needs_root
 
@@ -75,7 +75,7 @@ def test_the_procfs_of_this_machine_is_read() -> None:
 
 IN_A_NAMESPACE = """
 from pathlib import Path
-from gpucommons.attribution.process_identity import pid_view
+from gpucommons.owners.process_identity import pid_view
 from gpucommons.sources.host.pid_facts import read_pid_facts
 view = pid_view(read_pid_facts(Path("/proc")))
 print(view.scope, view.sentence)

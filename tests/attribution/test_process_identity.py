@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from attribution.cgroup_vectors import C
 from attribution.procfs_tree import add_process, status_text
-from gpucommons.attribution.process_identity import IdentityTable, ProcessIdentities, SeenProcess
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
+from gpucommons.owners.process_identity import IdentityTable, ProcessIdentities, SeenProcess
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 
 HOST = PidView(PidScope.HOST, "")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.procfs_tree import status_text
-from gpucommons.attribution.process_identity import parse_status
+from gpucommons.owners.process_identity import parse_status
 
 
 def test_a_process_in_a_container() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.attribution.owner import SiteRuleError, parse_site_rules
+from gpucommons.owners.owner import SiteRuleError, parse_site_rules
 
 JUPYTER = """
 [[rule]]

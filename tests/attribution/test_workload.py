@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from attribution.builders import container, identity, pod
 from attribution.cgroup_vectors import DASHED, STATIC, UNDERSCORED, C, K
-from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.ownership import Place, PodPlace, Workload
 from gpucommons.model.pods import PodReading
+from gpucommons.owners.workload import Surroundings, resolve
 from gpucommons.rules.pod_placement import PodLabels
 
 HERE = Place("GPU-0", 0)

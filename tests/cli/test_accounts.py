@@ -26,7 +26,6 @@ from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.accounts import SCHEMA as ACCOUNTS
 from gpucommons.faces.documents.allocations import SCHEMA as ALLOCATIONS
 from gpucommons.faces.documents.events import SCHEMA as EVENTS
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.store import Store
@@ -35,6 +34,7 @@ from gpucommons.model.containers import Container
 from gpucommons.model.events import Event, format_line
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import Account, Slot
+from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 

@@ -8,9 +8,6 @@ from hypothesis import strategies as st
 
 from attribution.builders import GIB, container, gpu, gpu_process, identity, pod, reading, table
 from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
-from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.process_identity import IdentityTable
-from gpucommons.attribution.workload import Surroundings
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.who_view import exact_who, explain, who_lines
@@ -19,6 +16,9 @@ from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
+from gpucommons.owners.attribute import Attributor
+from gpucommons.owners.process_identity import IdentityTable
+from gpucommons.owners.workload import Surroundings
 
 IN_POD = f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{C}.scope"
 AROUND = Surroundings(

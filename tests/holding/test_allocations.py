@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.builders import gpu, mig_instance, reading
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.ledger.usage import usage_of
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import Container, ContainerReading, ContainerState, DeviceRequest
@@ -34,6 +33,7 @@ from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, Account
 from gpucommons.model.users import UsersReading
+from gpucommons.owners.holding_stage import AllocationStage
 from unhurried import unhurried
 
 VIEW = PidView(PidScope.HOST, "all")

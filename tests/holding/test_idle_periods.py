@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.holding.slot_states import IdleWindow, after, judge_idle
-from gpucommons.holding.stage import AllocationStage, kept_waiting
 from gpucommons.model.idle import IdlePeriod, IdlePeriods
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.owners.holding_stage import AllocationStage, kept_waiting
+from gpucommons.owners.slot_states import IdleWindow, after, judge_idle
 from holding.test_allocations import docker, managed, process, readings
 
 HOUR_S = 3600.0

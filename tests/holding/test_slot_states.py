@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from attribution.builders import gpu, reading
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.leases import LeasesReading, Reservation
 from gpucommons.model.ownership import Reason, Unattributed
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings
+from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 
 FREE, IDLE, BUSY, LOST, UNKNOWN = (

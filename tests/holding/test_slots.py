@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from attribution.builders import gpu, mig_instance
-from gpucommons.holding.ds01_rules import Slots, SlotTable
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import DeviceId
 from gpucommons.model.usage import Slot
+from gpucommons.owners.slots import Slots, SlotTable
 
 
 def split_gpu(index: int = 1, slices: int | None = 7) -> Gpu:

@@ -19,10 +19,10 @@ from gpucommons.agent.idle_digest import weekly_digest
 from gpucommons.config.accounts import EventsSettings, LedgerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.config.sources import SamplingSettings
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.idle.digest import DigestSchedule, LostGpu, digest_due, digest_text
 from gpucommons.model.accounts import Amounts, By, PeriodAccounts, SlotTime
 from gpucommons.model.events import Event, format_line
+from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import managed, process, readings
 from played import snapshot_of
 from running import command

@@ -8,11 +8,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.holding.fold import divide
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch
 from gpucommons.ledger.integrate import STALLED, UNREAD, Integrator
 from gpucommons.model.accounts import Amounts
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Holding, Slot, SlotUsage, UsageSample
+from gpucommons.owners.allocations import divide
 from unhurried import unhurried
 
 LONGEST_S = 5.0

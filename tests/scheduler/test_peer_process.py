@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.attribution.process_identity import identity_of
 from gpucommons.base.peers import look_at, owner_of
 from gpucommons.model.process_identity import ProcessDetails
+from gpucommons.owners.process_identity import identity_of
 from gpucommons.scheduler.protocol.wire import MessageType, encode
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from needs import needs_root

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.sampling.attributed import attributed
 from gpucommons.simulation.scenarios import SCENARIOS
 

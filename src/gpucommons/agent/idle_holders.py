@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from gpucommons.config.idle import IdleRuleSettings
-from gpucommons.holding.slot_states import shortest_idle_s
 from gpucommons.idle.messages import HeldIdle
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import all_containers
@@ -12,6 +11,7 @@ from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.model.pods import IDLE_LABEL, PodReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import UNATTRIBUTED
+from gpucommons.owners.slot_states import shortest_idle_s
 from gpucommons.rules.identities import account_name
 from gpucommons.rules.labels import says_no
 from gpucommons.scheduler.programs.commands import short_command

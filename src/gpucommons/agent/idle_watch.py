@@ -21,8 +21,6 @@ from gpucommons.agent.idle_holders import has_opt_out, held_idle, holders_of, id
 from gpucommons.base.boot_id import boot_id
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
-from gpucommons.holding.slot_states import shortest_idle_s
-from gpucommons.holding.stage import SETTLED_AFTER_S
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.digest import DAYS, DigestSchedule, digest_due
 from gpucommons.idle.ladder import IdleHolder, Ladder, LadderTerms, climb, reached
@@ -33,6 +31,8 @@ from gpucommons.model.allocations import Allocation, AllocationReading, Workload
 from gpucommons.model.events import iso_time
 from gpucommons.model.idle import IdleEvent, IdleMessage, IdlePeriods, IdleReading, IdleStep
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.holding_stage import SETTLED_AFTER_S
+from gpucommons.owners.slot_states import shortest_idle_s
 from gpucommons.sources.source import Source, SourceStarting
 
 _WRITE_EVERY_S: Final = 60.0

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
-from gpucommons.attribution.stage import NamesUsers
 from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.peers import Admins
@@ -35,6 +34,7 @@ from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.owners.attribution_stage import NamesUsers
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gpucommons.attribution.owner import OwnerRules, SiteRuleError, parse_order, parse_site_rules
 from gpucommons.config.option import ConfigError
 from gpucommons.config.sources import OwnersSettings
+from gpucommons.owners.owner import OwnerRules, SiteRuleError, parse_order, parse_site_rules
 
 
 def owner_rules(settings: OwnersSettings) -> OwnerRules:

@@ -9,12 +9,8 @@ from typing import Final
 from gpucommons.agent.cluster import pod_follower
 from gpucommons.agent.owners import owner_rules
 from gpucommons.agent.sharing_checks import nvml_cadence_s
-from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import events_position_file
-from gpucommons.holding.ds01_rules import slice_owner
-from gpucommons.holding.slot_states import IdleWindow
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
 from gpucommons.model.containers import Container, ContainerReading, ContainerUsageReading, all_containers
@@ -32,6 +28,10 @@ from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.text_files import TextFilesReading
 from gpucommons.model.users import UsersReading
+from gpucommons.owners.attribution_stage import ProcessWorld
+from gpucommons.owners.holding_stage import AllocationStage
+from gpucommons.owners.slot_states import IdleWindow
+from gpucommons.owners.slots import slice_owner
 from gpucommons.sampling.attributed import attributed, this_machine
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.process_identity import CommandLines, ProcessIdentities, pid_view
-from gpucommons.attribution.stage import AttributionStage, IdentifiedGpus, ProcessWorld
 from gpucommons.model.process_context import CommandLineReading
+from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ProcessWorld
+from gpucommons.owners.owner import OwnerRules
+from gpucommons.owners.process_identity import CommandLines, ProcessIdentities, pid_view
 from gpucommons.sources.host.commands import CommandReader
 from gpucommons.sources.host.pid_facts import read_pid_facts
 from gpucommons.sources.host.process_details import ProcessDetailsReader

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from gpucommons.attribution.stage import ProcessWorld
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessKey
+from gpucommons.owners.attribution_stage import ProcessWorld
 from gpucommons.simulation import lab_pods
 from gpucommons.simulation.lab_batch import SLURM_JOB
 from gpucommons.simulation.lab_containers import CONTAINERS

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpucommons.attribution.stage import ProcessWorld
+from gpucommons.owners.attribution_stage import ProcessWorld
 from gpucommons.sources.source import Source
 
 DAY_S = 600.0

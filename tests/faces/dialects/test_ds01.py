@@ -10,7 +10,6 @@ from gpucommons import __version__
 from gpucommons.faces.dialects.dcgm import DCGM
 from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.containers import Container
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.model.events import EventsReading
@@ -18,6 +17,7 @@ from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.users import UserSlice, UsersReading
+from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from parsing import Series, parsed, types_of
 

@@ -17,11 +17,11 @@ from attribution.builders import gpu, mig_instance, reading
 from gpucommons import __version__
 from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.holding.ds01_rules import slice_owner
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.holding_stage import AllocationStage
+from gpucommons.owners.slots import slice_owner
 from gpucommons.sources.containers.inspect import container_of
 from gpucommons.sources.ds01.events import Ds01EventsReader
 from gpucommons.sources.ds01.state import Ds01StateReader

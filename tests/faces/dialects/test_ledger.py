@@ -3,10 +3,10 @@
 from faces.dialects.test_ds01 import value
 from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.holding.stage import AllocationStage
 from gpucommons.model.accounts import Amounts, HoldingQuota, LedgerReading, LedgerState, OwnerKey
 from gpucommons.model.events import EventsReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import managed, process, readings
 from parsing import Series, parsed
 

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.builders import GIB, gpu, gpu_process, identity, reading, table
-from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.workload import Surroundings
 from gpucommons.faces.dialects.gpucommons import attribution, gpu_unattributed, owners, vgpu
 from gpucommons.faces.exposition.families import Family
 from gpucommons.model.gpu import AllocationRatioReading, Gpu
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.attribute import Attributor
+from gpucommons.owners.workload import Surroundings
 
 NAMES = Surroundings(user_names={1000: "alice", 1001: "bob", 1002: "bob"})
 

@@ -7,8 +7,6 @@ import pytest
 
 from attribution.builders import GIB, gpu, gpu_process, identity, mig_instance, pod, reading, table
 from attribution.cgroup_vectors import C
-from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.workload import Surroundings
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.dialects.vgpu import VGPU, vgpu_dialect
 from gpucommons.faces.exposition.exposition import Exposition
@@ -18,6 +16,8 @@ from gpucommons.model.ownership import Reason
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.attribute import Attributor
+from gpucommons.owners.workload import Surroundings
 from parsing import parsed
 
 UIDS = [f"00000000-0000-0000-0000-00000000000{i}" for i in range(4)]

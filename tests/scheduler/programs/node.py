@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attribution.builders import GIB, HOST, gpu, identity, reading, table
-from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.containers import Container, ContainerReading
 from gpucommons.model.gpu import GpuProcess, MigInstance
 from gpucommons.model.leases import LeasesReading
@@ -15,6 +13,8 @@ from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import PidView, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
+from gpucommons.owners.attribute import Attributor
+from gpucommons.owners.workload import Surroundings
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, group, read_programs
 
 USERS = {0: "root", 1000: "alice", 1001: "bob", 998: "ollama"}

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 
 from attribution.builders import GIB, container, gpu, gpu_process, identity, mig_instance, pod, reading, table
-from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.owners.attribute import Attributor
+from gpucommons.owners.workload import Surroundings
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.jobs import group, read_programs
 from scheduler.programs.node import (

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.holding.ds01_rules import slice_owner
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.users import UserSlice
+from gpucommons.owners.slots import slice_owner
 from gpucommons.sources.people.ds01_groups import slice_name
 from gpucommons.sources.people.groups import membership
 from gpucommons.sources.people.user_slices import CpuTotals, SliceUse

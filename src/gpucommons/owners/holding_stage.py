@@ -8,11 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpucommons.attribution.owner import OwnerRules
-from gpucommons.holding.claims import ClaimInputs, Claims, claims_of
-from gpucommons.holding.ds01_rules import SlotTable
-from gpucommons.holding.fold import fold
-from gpucommons.holding.slot_states import IdleWindow, Pasts, judge, judge_idle
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
@@ -23,6 +18,11 @@ from gpucommons.model.ownership import Attribution, ProcessShare
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
+from gpucommons.owners.allocations import fold
+from gpucommons.owners.claims import ClaimInputs, Claims, claims_of
+from gpucommons.owners.owner import OwnerRules
+from gpucommons.owners.slot_states import IdleWindow, Pasts, judge, judge_idle
+from gpucommons.owners.slots import SlotTable
 from gpucommons.rules.lease_programs import leases_of_processes
 from gpucommons.rules.pod_placement import replicas_by_gpu
 

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import NamedTuple
 
-from gpucommons.attribution.apportion import Apportionment, Rest, apportion, device_of, residents_of
-from gpucommons.attribution.owner import OwnerRules, owner_of
-from gpucommons.attribution.process_identity import IdentityTable
-from gpucommons.attribution.workload import Surroundings, resolve
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
 from gpucommons.model.ownership import (
     SENTENCES,
@@ -28,6 +24,10 @@ from gpucommons.model.ownership import (
     sum_portions,
 )
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity, ProcessKey
+from gpucommons.owners.apportion import Apportionment, Rest, apportion, device_of, residents_of
+from gpucommons.owners.owner import OwnerRules, owner_of
+from gpucommons.owners.process_identity import IdentityTable
+from gpucommons.owners.workload import Surroundings, resolve
 from gpucommons.rules.pod_placement import PodLabels
 
 # Attribution of one GPU: its parts, assigned to owners or reasons, and a check that they sum up. Pure.

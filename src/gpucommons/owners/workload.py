@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpucommons.attribution.owner import Candidate
 from gpucommons.model.containers import Container
 from gpucommons.model.ownership import Place, PodPlace, Workload
 from gpucommons.model.pods import Pod, PodReading
 from gpucommons.model.process_identity import CgroupIdentity, ProcessIdentity
+from gpucommons.owners.owner import Candidate
 from gpucommons.rules.pod_placement import PodLabels
 
 _SHORT_ID = 12

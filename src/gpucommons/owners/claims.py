@@ -9,17 +9,6 @@ from datetime import datetime
 from fractions import Fraction
 from typing import NamedTuple
 
-from gpucommons.attribution.owner import Candidate, OwnerRules, owner_of
-from gpucommons.holding.ds01_rules import (
-    RequestedDevices,
-    SlotTable,
-    devices_of,
-    interface_of,
-    is_infrastructure,
-    is_tracked,
-    slice_owner,
-    user_of,
-)
 from gpucommons.model.allocations import Access, SlotInfo, TrackedContainer, UnmanagedContainer, WorkloadKind
 from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
@@ -29,6 +18,17 @@ from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
 from gpucommons.model.pods import Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
 from gpucommons.model.users import UsersReading
+from gpucommons.owners.owner import Candidate, OwnerRules, owner_of
+from gpucommons.owners.slots import (
+    RequestedDevices,
+    SlotTable,
+    devices_of,
+    interface_of,
+    is_infrastructure,
+    is_tracked,
+    slice_owner,
+    user_of,
+)
 from gpucommons.rules.identities import job_of_lease
 
 _POD_NAME, _POD_NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"

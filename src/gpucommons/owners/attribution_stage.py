@@ -13,22 +13,22 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from gpucommons.attribution.attribute import Attributor
-from gpucommons.attribution.owner import OwnerRules
-from gpucommons.attribution.process_identity import (
-    IdentityTable,
-    ProcessIdentities,
-    ProcessReader,
-    ReadsCommands,
-    SeenProcess,
-)
-from gpucommons.attribution.workload import Surroundings
 from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.process_context import CommandLineReading, ProcessContext
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.owners.attribute import Attributor
+from gpucommons.owners.owner import OwnerRules
+from gpucommons.owners.process_identity import (
+    IdentityTable,
+    ProcessIdentities,
+    ProcessReader,
+    ReadsCommands,
+    SeenProcess,
+)
+from gpucommons.owners.workload import Surroundings
 from gpucommons.rules.pod_placement import pods_by_place
 
 log = logging.getLogger(__name__)

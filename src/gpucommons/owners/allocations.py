@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from gpucommons.holding.claims import Claim, Claims, account_of
-from gpucommons.holding.ds01_rules import SlotTable
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Place, ProcessShare
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
+from gpucommons.owners.claims import Claim, Claims, account_of
+from gpucommons.owners.slots import SlotTable
 from gpucommons.rules.identities import job_of_lease
 
 # Division of one slot among its holders: two owners of one slot are billed a half each. Pure.

@@ -1,1 +1,0 @@
-"""Attribution of GPU use to owners: rules, their cache and the sums. Opens no socket and calls no driver."""
