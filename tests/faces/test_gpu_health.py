@@ -10,7 +10,7 @@ from gpucommons.cli.top_rows import gpu_rows
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.gpu_health import HealthLevel, health_of
+from gpucommons.rules.gpu_health import HealthLevel, gpu_health_of
 from gpucommons.simulation.faults import HOT_GPU, LOST_GPU, XID_GPU, FaultyGpus
 from gpucommons.simulation.lab_gpus import LabGpus
 from parsing import parsed
@@ -24,7 +24,7 @@ Healths = dict[int, tuple[str, set[str]]]
 
 def by_the_rule(snapshot: Snapshot) -> Healths:
     assert snapshot.readings.gpus is not None
-    healths = {gpu.identity.index: health_of(gpu, snapshot.wall_s) for gpu in snapshot.readings.gpus.gpus}
+    healths = {gpu.identity.index: gpu_health_of(gpu, snapshot.wall_s) for gpu in snapshot.readings.gpus.gpus}
     return {i: (health.level.name.lower(), {each.name for each in health.reasons}) for i, health in healths.items()}
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey, ProcessRow
-from gpucommons.rules.busiest import Busiest, CpuWindow
+from gpucommons.sources.host.processes import Busiest, CpuWindow
 from unhurried import unhurried
 
 

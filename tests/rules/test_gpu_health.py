@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuIdentity, GpuReadings, XidRecord
-from gpucommons.rules.gpu_health import HealthLevel, health_of
+from gpucommons.rules.gpu_health import HealthLevel, gpu_health_of
 
 NOW = 1000.0
 WELL = Gpu(
@@ -22,16 +22,16 @@ def with_readings(**changes: int) -> Gpu:
 
 
 def names(gpu: Gpu) -> list[str]:
-    return [reason.name for reason in health_of(gpu, NOW).reasons]
+    return [reason.name for reason in gpu_health_of(gpu, NOW).reasons]
 
 
 def test_a_gpu_at_its_power_cap_or_idle_is_ok() -> None:
-    assert health_of(WELL, NOW).level is HealthLevel.OK
-    assert health_of(WELL, NOW).reasons == ()
+    assert gpu_health_of(WELL, NOW).level is HealthLevel.OK
+    assert gpu_health_of(WELL, NOW).reasons == ()
 
 
 def test_a_gpu_without_readings_is_ok() -> None:
-    assert health_of(replace(WELL, readings=GpuReadings()), NOW).level is HealthLevel.OK
+    assert gpu_health_of(replace(WELL, readings=GpuReadings()), NOW).level is HealthLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_gpu_without_readings_is_ok() -> None:
     ],
 )
 def test_a_fault_has_a_level_a_name_and_a_sentence(gpu: Gpu, level: HealthLevel, name: str, sentence: str) -> None:
-    health = health_of(gpu, NOW)
+    health = gpu_health_of(gpu, NOW)
     assert health.level is level
     (reason,) = health.reasons
     assert (reason.name, reason.level) == (name, level)
@@ -75,10 +75,10 @@ def test_every_throttle_reason_is_judged(bit: int, name: str) -> None:
 
 
 def test_an_xid_older_than_ten_minutes_does_not_count() -> None:
-    assert health_of(replace(WELL, xid=XidRecord(True, {79: 1}, 79, NOW - 601)), NOW).level is HealthLevel.OK
+    assert gpu_health_of(replace(WELL, xid=XidRecord(True, {79: 1}, 79, NOW - 601)), NOW).level is HealthLevel.OK
 
 
 def test_the_worst_level_counts_and_every_reason_is_named() -> None:
     gpu = with_readings(remapped_rows_pending=1, remapped_rows_failed=1, temperature_celsius=95)
-    assert health_of(gpu, NOW).level is HealthLevel.CRITICAL
+    assert gpu_health_of(gpu, NOW).level is HealthLevel.CRITICAL
     assert names(gpu) == ["row_remap_failed", "row_remap_pending", "hot"]

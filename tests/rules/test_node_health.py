@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
-from gpucommons.rules.node_health import health_of
+from gpucommons.rules.gpu_health import node_health_of
 from unhurried import unhurried
 
 
@@ -17,24 +17,24 @@ def pressure(cpu: float, memory: float) -> PressureReading:
 
 
 def test_idle_is_ten() -> None:
-    health = health_of(CpuReading(8, 0, 0, 0, 0.0), MemoryReading(100, 100), pressure(0, 0))
+    health = node_health_of(CpuReading(8, 0, 0, 0, 0.0), MemoryReading(100, 100), pressure(0, 0))
     assert health is not None
     assert health.score == pytest.approx(10)
     assert health.completeness_ratio == pytest.approx(1)
 
 
 def test_half_of_everything() -> None:
-    health = health_of(CpuReading(8, 4, 0, 0, 0.5), MemoryReading(100, 50), pressure(20, 10))
+    health = node_health_of(CpuReading(8, 4, 0, 0, 0.5), MemoryReading(100, 50), pressure(20, 10))
     assert health is not None
     assert health.score == pytest.approx(5.7)
 
 
 def test_without_readings_there_is_no_score() -> None:
-    assert health_of(None, None, None) is None
+    assert node_health_of(None, None, None) is None
 
 
 def test_a_component_that_was_not_read_is_left_out() -> None:
-    health = health_of(CpuReading(8, None, None, None, None), MemoryReading(100, 50), None)
+    health = node_health_of(CpuReading(8, None, None, None, None), MemoryReading(100, 50), None)
     assert health is not None
     assert dict(health.components) == {"memory": 0.5}
     assert health.score == pytest.approx(5.0), "a missing CPU reading is not an idle CPU"
@@ -49,7 +49,7 @@ reading = st.one_of(st.none(), st.floats(-10, 1e6))
 def test_always_within_bounds(
     busy: float | None, load: float | None, available: int | None, psi_cpu: float, psi_memory: float
 ) -> None:
-    health = health_of(
+    health = node_health_of(
         CpuReading(4, load, load, load, busy), MemoryReading(10**9, available), pressure(psi_cpu, psi_memory)
     )
     assert health is not None

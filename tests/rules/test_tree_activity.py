@@ -1,7 +1,7 @@
 """Trees of processes that keep a core busy or wait for a disk."""
 
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, TreeActivity
-from gpucommons.rules.tree_activity import TreeWatch
+from gpucommons.sources.host.processes import TreeWatch
 
 
 def row(pid: int, parent: int, cpu_s: float, state: str = "S", start: int = 1) -> tuple[int, ProcessRow]:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.rules.gpu_health import HealthLevel, health_of
+from gpucommons.rules.gpu_health import HealthLevel, gpu_health_of
 from gpucommons.simulation.faults import HOT_GPU, LOST_FROM_S, LOST_GPU, LOST_UNTIL_S, XID_BURST, XID_GPU, FaultyGpus
 from gpucommons.simulation.lab_gpus import GPUS, LabGpus
 from gpucommons.simulation.lab_host import LabProcesses
@@ -130,7 +130,7 @@ def test_faults_have_a_burst_of_xids_every_day() -> None:
 
 def test_faults_overheat_a_gpu_and_health_reports_each_fault() -> None:
     gpus = by_index(FaultyGpus(LabGpus(START)).at(30.0))
-    levels = {index: health_of(gpu, START + 30).level for index, gpu in gpus.items()}
+    levels = {index: gpu_health_of(gpu, START + 30).level for index, gpu in gpus.items()}
     assert levels[HOT_GPU] is HealthLevel.WARNING
     assert levels[LOST_GPU] is HealthLevel.LOST
     assert levels[XID_GPU] is HealthLevel.WARNING

@@ -17,8 +17,8 @@ from gpucommons.model.mps import MpsReading
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.cost import quota_states
 from gpucommons.rules.identities import qualified_name
-from gpucommons.rules.quotas import quota_states
 
 SOURCE = "gpucommons"
 GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"

@@ -1,11 +1,84 @@
-"""The health of a GPU: its level, and each reason with a sentence. The page, top, gpus and metrics all use it. Pure."""
+"""The health of a GPU, with a sentence for each reason, and the health score of the node. Pure.
 
-from collections.abc import Iterator
-from enum import IntEnum
-from typing import NamedTuple
+The page, top, gpus and the metrics all take their levels and sentences from here. What an XID error of the driver
+means is a table.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum, StrEnum
+from typing import Final, NamedTuple
 
 from gpucommons.model.gpu import Gpu
-from gpucommons.rules.xids import Cause, xid_meaning
+from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureReading
+
+# What an XID error of the NVIDIA driver means, and what to do about it. Pure: a table.
+#
+# Only `Cause` decides how grave an XID is: a fault of a program ends the program, a fault of the hardware the GPU.
+
+
+class Cause(StrEnum):
+    PROGRAM = "program"
+    HARDWARE = "hardware"
+    UNCLEAR = "unclear"
+
+
+class XidMeaning(NamedTuple):
+    meaning: str
+    cause: Cause
+    remedy: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.meaning}{_BLAME[self.cause]}"
+
+
+_BLAME: Final = {
+    Cause.PROGRAM: " of the program, not the hardware",
+    Cause.HARDWARE: ", a fault of the hardware",
+    Cause.UNCLEAR: "",
+}
+_INFORM: Final = "Inform the owner of the program; the GPU needs no repair."
+_RESET: Final = "Take the GPU out of service and reset it (nvidia-smi --gpu-reset); replace it if this repeats."
+_REBOOT: Final = "Drain the node and reboot it; check the seating, power and cooling of the GPU if this repeats."
+_WATCH: Final = "Watch whether it repeats; the kernel log (dmesg) has the details."
+
+_MEANINGS: Final = {
+    8: XidMeaning("timeout of the GPU's processing", Cause.UNCLEAR, _WATCH),
+    13: XidMeaning("exception in a computation", Cause.PROGRAM, _INFORM),
+    31: XidMeaning("page fault", Cause.PROGRAM, _INFORM),
+    32: XidMeaning("invalid or corrupted command stream", Cause.UNCLEAR, _WATCH),
+    38: XidMeaning("firmware error of the driver", Cause.UNCLEAR, _WATCH),
+    43: XidMeaning("halted computation", Cause.PROGRAM, _INFORM),
+    45: XidMeaning("removed channel", Cause.PROGRAM, _INFORM),
+    48: XidMeaning("double-bit ECC error of the memory", Cause.HARDWARE, _RESET),
+    61: XidMeaning("breakpoint of the GPU's internal microcontroller", Cause.HARDWARE, _RESET),
+    62: XidMeaning("halt of the GPU's internal microcontroller", Cause.HARDWARE, _RESET),
+    63: XidMeaning("a row of memory is remapped at the next reset", Cause.UNCLEAR, "Reset the GPU when it is free."),
+    64: XidMeaning("a faulty row of memory could not be remapped", Cause.HARDWARE, _RESET),
+    68: XidMeaning("exception of the video processor", Cause.PROGRAM, _INFORM),
+    69: XidMeaning("exception of the graphics engine", Cause.PROGRAM, _INFORM),
+    74: XidMeaning("NVLink error", Cause.HARDWARE, "Check the NVLink bridge or fabric, then reset the GPU."),
+    79: XidMeaning("the GPU has fallen off the bus", Cause.HARDWARE, _REBOOT),
+    92: XidMeaning("many single-bit ECC errors", Cause.UNCLEAR, _WATCH),
+    94: XidMeaning("contained memory error: one program was ended", Cause.UNCLEAR, "Reset the GPU when it is free."),
+    95: XidMeaning("uncontained memory error", Cause.HARDWARE, _RESET),
+    109: XidMeaning("timeout of a context switch", Cause.UNCLEAR, _WATCH),
+    119: XidMeaning("the GPU's system processor does not answer", Cause.HARDWARE, _RESET),
+    120: XidMeaning("error of the GPU's system processor", Cause.HARDWARE, _RESET),
+    140: XidMeaning("unrecovered ECC error", Cause.HARDWARE, _RESET),
+    143: XidMeaning("failed initialisation of the GPU", Cause.HARDWARE, _RESET),
+}
+
+
+def xid_meaning(code: int) -> XidMeaning:
+    return _MEANINGS.get(code) or XidMeaning("error that the driver's documentation explains", Cause.UNCLEAR, _WATCH)
+
+
+def codes_with(cause: Cause) -> frozenset[int]:
+    return frozenset(code for code, known in _MEANINGS.items() if known.cause is cause)
+
+
+# The health of a GPU: its level, and each reason with a sentence. The page, top, gpus and metrics all use it. Pure.
 
 # Closer than this to the temperature at which the driver slows the GPU down counts as hot.
 _HOT_MARGIN_CELSIUS = 5
@@ -48,7 +121,7 @@ class GpuHealth(NamedTuple):
         return max((reason.level for reason in self.reasons), default=HealthLevel.OK)
 
 
-def health_of(gpu: Gpu, now_wall_s: float) -> GpuHealth:
+def gpu_health_of(gpu: Gpu, now_wall_s: float) -> GpuHealth:
     if not gpu.up:
         return GpuHealth((HealthReason(_down_reason(gpu), HealthLevel.LOST, lost_sentence(gpu)),))
     return GpuHealth((*_memory_errors(gpu), *_throttling(gpu), *_heat(gpu), *_recent_xid(gpu, now_wall_s)))
@@ -105,3 +178,55 @@ def _warning(name: str, sentence: str) -> HealthReason:
 
 def _critical(name: str, sentence: str) -> HealthReason:
     return HealthReason(name, HealthLevel.CRITICAL, sentence)
+
+
+# The node's health score, 0 (no headroom) to 10 (idle): a weighted mean of its components. Pure.
+#
+# A component that was not read is left out of the mean; `completeness_ratio` is the weight of the others.
+
+_WEIGHTS: Mapping[str, float] = {
+    "cpu_utilization": 0.5 * 0.6,
+    "cpu_load": 0.5 * 0.4,
+    "memory": 0.3,
+    "cpu_pressure": 0.1,
+    "memory_pressure": 0.1,
+}
+
+
+class NodeHealth(NamedTuple):
+    """`components` are the headroom of each, 0 to 1. `completeness_ratio` is the weight of those that were read."""
+
+    score: float
+    completeness_ratio: float
+    components: Mapping[str, float]
+
+
+def _clamp(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _headroom(pressure: Pressure | None) -> float | None:
+    return None if pressure is None or pressure.some is None else 1.0 - _clamp(pressure.some.avg10 / 100.0)
+
+
+def node_health_of(
+    cpu: CpuReading | None, memory: MemoryReading | None, pressure: PressureReading | None
+) -> NodeHealth | None:
+    """None if no component was read."""
+    components: dict[str, float | None] = {
+        "cpu_utilization": None
+        if cpu is None or cpu.utilization_ratio is None
+        else _clamp(1.0 - cpu.utilization_ratio),
+        "cpu_load": None if cpu is None or cpu.load_1m is None else _clamp(1.0 - cpu.load_1m / cpu.cores),
+        "memory": None
+        if memory is None or memory.available_bytes is None or memory.total_bytes <= 0
+        else _clamp(memory.available_bytes / memory.total_bytes),
+        "cpu_pressure": None if pressure is None else _headroom(pressure.cpu),
+        "memory_pressure": None if pressure is None else _headroom(pressure.memory),
+    }
+    read = {name: value for name, value in components.items() if value is not None}
+    if not read:
+        return None
+    weight = sum(_WEIGHTS[name] for name in read)
+    blend = sum(_WEIGHTS[name] * value for name, value in read.items())
+    return NodeHealth(10.0 * _clamp(blend / weight), min(weight, 1.0), read)

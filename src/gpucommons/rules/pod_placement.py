@@ -1,11 +1,25 @@
-"""Which pods hold which GPU, as the kubelet reports it: the labels that dcgm-exporter sets. Pure."""
+"""Which pod holds a GPU, which lease a process belongs to, and what labels and annotations say. Pure."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from gpucommons.model.gpu import Gpu
+from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Place
 from gpucommons.model.pods import DeviceId, PodDevicesReading
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.snapshot import Readings
+
+# What a label of a container or an annotation of a pod says. Pure.
+
+_NO: Final = frozenset({"no", "false", "off", "0"})
+
+
+def says_no(labels: Mapping[str, str], name: str) -> bool:
+    return labels.get(name, "").strip().lower() in _NO
+
+
+# Which pods hold which GPU, as the kubelet reports it: the labels that dcgm-exporter sets. Pure.
 
 
 class PodLabels(NamedTuple):
@@ -63,3 +77,25 @@ class _Finder:
         else:
             named = None
         return Place(named.identity.uuid, named.identity.index, device.gpu_instance) if named else None
+
+
+# Which lease a process belongs to: that of the `gpucommons run` from which it descends. Pure.
+
+
+def leases_of_processes(readings: Readings) -> Mapping[ProcessKey, str]:
+    """The id of the lease of each process on a GPU that descends from the client of a lease."""
+    leases, contexts = readings.leases, readings.process_contexts
+    if leases is None or not leases.clients or not contexts:
+        return {}
+    by_client = leases_by_client(leases)
+    found = ((key, lease_of_ancestors(context.ancestors, by_client)) for key, context in contexts.items())
+    return {key: id for key, id in found if id is not None}
+
+
+def leases_by_client(leases: LeasesReading) -> Mapping[ProcessKey, str]:
+    return {client: id for id, client in leases.clients.items()}
+
+
+def lease_of_ancestors(ancestors: Iterable[ProcessKey], by_client: Mapping[ProcessKey, str]) -> str | None:
+    """Of several, one run by another, that of the innermost."""
+    return next((by_client[ancestor] for ancestor in ancestors if ancestor in by_client), None)

@@ -20,10 +20,17 @@ from gpucommons.model.mps import MpsReading
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.rules.gpu_health import XID_RECENT_S, HealthLevel, HealthReason, health_of, lost_sentence
+from gpucommons.rules.gpu_health import (
+    XID_RECENT_S,
+    Cause,
+    HealthLevel,
+    HealthReason,
+    gpu_health_of,
+    lost_sentence,
+    xid_meaning,
+)
 from gpucommons.rules.identities import account_name, slot_name
 from gpucommons.rules.wait_reasons import gibibytes
-from gpucommons.rules.xids import Cause, xid_meaning
 
 HELD_IDLE_S: Final = 1800.0
 _LEDGER_DISK_LOW_BYTES: Final = 1 << 30
@@ -173,7 +180,7 @@ def _ended_jobs(index: int, lost_wall_s: float, events: Sequence[Event]) -> Iter
 
 def _of_gpu(gpu: Gpu, now_wall_s: float) -> Iterator[Problem]:
     grouped: dict[ProblemKind, list[HealthReason]] = {}
-    for reason in health_of(gpu, now_wall_s).reasons:
+    for reason in gpu_health_of(gpu, now_wall_s).reasons:
         kind = _REASON_KINDS.get(reason.name)
         if kind is not None:
             grouped.setdefault(kind, []).append(reason)

@@ -10,9 +10,9 @@ from gpucommons.model.host import (
     SystemActivity,
 )
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
-from gpucommons.rules.busiest import Busiest
 from gpucommons.simulation.lab_load import FixedLoad, LabLoad
 from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
+from gpucommons.sources.host.processes import Busiest
 
 CORES = 64
 MEMORY_BYTES = 512 * 2**30

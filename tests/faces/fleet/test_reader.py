@@ -19,8 +19,8 @@ from gpucommons.faces.fleet.reader import FleetReader, FleetSource
 from gpucommons.faces.fleet.samples import FleetError
 from gpucommons.model.fleet import FleetState, FleetView
 from gpucommons.model.slots import SlotState
-from gpucommons.rules.fleet_summary import fleet_summary
 from gpucommons.rules.privacy import Viewer
+from gpucommons.rules.summary import fleet_summary
 from needs import needs_program
 from peers import run
 from played import Played

@@ -14,7 +14,7 @@ from gpucommons.faces.fleet.samples import FleetAnswers, FleetError, Sample, sam
 from gpucommons.faces.fleet.targets import silent_targets
 from gpucommons.faces.fleet.view import fleet_view
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
-from gpucommons.rules.fleet_summary import fleet_summary
+from gpucommons.rules.summary import fleet_summary
 
 NOW = 1_800_000_000.0
 PAGE = "http://{instance}/"

@@ -18,8 +18,8 @@ from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.allocations import Access, Allocation, AllocationState, SlotInfo, WorkloadKind
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Slot
+from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.identities import account_name
-from gpucommons.rules.quotas import QuotaState, quota_states
 
 _OWNER = Record[Account](
     kind=(TEXT, lambda account: account.kind),

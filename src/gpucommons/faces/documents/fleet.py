@@ -21,8 +21,8 @@ from gpucommons.faces.documents.schema import (
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.faces.documents.view import HIDDEN
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
-from gpucommons.rules.fleet_summary import fleet_summary
 from gpucommons.rules.privacy import Viewer, fleet_hidden_from, fleet_seen_by
+from gpucommons.rules.summary import fleet_summary
 
 SUMMARY = "slots of all nodes, from the Prometheus that scrapes them"
 

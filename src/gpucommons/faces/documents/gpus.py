@@ -20,7 +20,7 @@ from gpucommons.faces.documents.schema import (
 from gpucommons.faces.documents.values import Json, percent_as_ratio, rounded
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance, XidRecord
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import GpuHealth, HealthLevel, HealthReason, health_of
+from gpucommons.rules.gpu_health import GpuHealth, HealthLevel, HealthReason, gpu_health_of
 from gpucommons.rules.identities import mig_slot_names
 
 
@@ -142,7 +142,7 @@ def gpus(snapshot: Snapshot, only_uuid: str | None = None) -> Json:
         "expected": reading.expected,
         "present": reading.present,
         "by_uuid": {
-            gpu.identity.uuid: GPU.build(_GpuAndHealth(gpu, health_of(gpu, snapshot.wall_s)))
+            gpu.identity.uuid: GPU.build(_GpuAndHealth(gpu, gpu_health_of(gpu, snapshot.wall_s)))
             for gpu in reading.gpus
             if only_uuid in (None, gpu.identity.uuid)
         },

@@ -15,9 +15,8 @@ from gpucommons.model.accounts import Amounts, sum_amounts
 from gpucommons.model.jobs import JobUsage
 from gpucommons.model.prices import NO_CHARGE, Charge, Prices
 from gpucommons.model.usage import Slot
-from gpucommons.rules.cost import charge_of
+from gpucommons.rules.cost import JobOutcome, charge_of, job_hints
 from gpucommons.rules.identities import account_name
-from gpucommons.rules.job_hints import JobOutcome, job_hints
 from gpucommons.rules.privacy import Viewer
 
 SUMMARY = "one job: what it held, used and cost, and hints"

@@ -20,7 +20,7 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.rules.node_health import NodeHealth, health_of
+from gpucommons.rules.gpu_health import NodeHealth, node_health_of
 
 
 class _SourceNow(NamedTuple):
@@ -95,7 +95,7 @@ SCHEMA = record(
 def node(snapshot: Snapshot) -> Json:
     readings, now_s = snapshot.readings, snapshot.monotonic_s
     return {
-        "health": _HEALTH.build_or_null(health_of(readings.cpu, readings.memory, readings.pressure)),
+        "health": _HEALTH.build_or_null(node_health_of(readings.cpu, readings.memory, readings.pressure)),
         "cpu": _CPU.build_or_null(readings.cpu),
         "memory": _MEMORY.build_or_null(readings.memory),
         "pressure": _PRESSURE.build_or_null(readings.pressure),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.host import Pressure
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.node_health import health_of
+from gpucommons.rules.gpu_health import node_health_of
 
 NODE = "node"
 NODE_SERIES = (
@@ -203,7 +203,7 @@ def readings_of(snapshot: Snapshot) -> Iterator[tuple[Key, float]]:
 
 def _node_values(snapshot: Snapshot) -> Iterator[tuple[str, float | None]]:
     cpu, memory, pressure = snapshot.readings.cpu, snapshot.readings.memory, snapshot.readings.pressure
-    health = health_of(cpu, memory, pressure)
+    health = node_health_of(cpu, memory, pressure)
     used = None
     if memory is not None and memory.available_bytes is not None and memory.total_bytes > 0:
         used = 1 - memory.available_bytes / memory.total_bytes

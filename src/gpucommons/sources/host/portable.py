@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
-from gpucommons.rules.busiest import Busiest
+from gpucommons.sources.host.processes import Busiest
 from gpucommons.sources.source import SourceAbsent
 
 if TYPE_CHECKING:

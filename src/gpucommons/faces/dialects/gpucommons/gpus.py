@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
 from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import health_of
+from gpucommons.rules.gpu_health import gpu_health_of
 
 _GPU = ("gpu", "uuid")
 _MHZ = 1_000_000
@@ -209,7 +209,7 @@ def _of_all(reading: GpuReading, now_wall_s: float) -> Iterator[Family]:
     yield UP.of(((*labels, gpu.identity.pci_bus_id), int(gpu.up)) for labels, gpu in gpus)
     yield SINCE.of((labels, gpu.since_wall_s) for labels, gpu in gpus)
     yield INFO.of(((*labels, *_info(gpu)), 1) for labels, gpu in gpus)
-    healths = [(labels, health_of(gpu, now_wall_s)) for labels, gpu in gpus]
+    healths = [(labels, gpu_health_of(gpu, now_wall_s)) for labels, gpu in gpus]
     yield HEALTH.of((labels, int(health.level)) for labels, health in healths)
     yield PROBLEM.of(((*labels, reason.name), 1) for labels, health in healths for reason in health.reasons)
     yield XIDS.of(((*labels, str(code)), n) for labels, gpu in gpus for code, n in sorted(gpu.xid.counts.items()))

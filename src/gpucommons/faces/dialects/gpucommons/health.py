@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpucommons.faces.exposition.families import Family, Point, counter, gauge
 from gpucommons.model.host import PressureLine, PressureReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.node_health import health_of
+from gpucommons.rules.gpu_health import node_health_of
 
 COMPONENT = gauge(
     "gpucommons_health_component",
@@ -49,7 +49,7 @@ def _windows(resource: str, kind: str, line: PressureLine) -> Iterator[Point]:
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     readings = snapshot.readings
-    health = health_of(readings.cpu, readings.memory, readings.pressure)
+    health = node_health_of(readings.cpu, readings.memory, readings.pressure)
     if health is not None:
         yield COMPONENT.of(((name,), value) for name, value in health.components.items())
         yield COMPLETENESS.value(health.completeness_ratio)

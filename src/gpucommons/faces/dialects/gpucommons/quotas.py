@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.quotas import quota_states
+from gpucommons.rules.cost import quota_states
 
 QUOTA = gauge("gpucommons_quota_gpu_equivalents", "Quota of a user in GPU-equivalents.", "user")
 USED = gauge("gpucommons_quota_used_gpu_equivalents", "GPU-equivalents that a user with a quota holds.", "user")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.host import Pressure
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.node_health import health_of
+from gpucommons.rules.gpu_health import node_health_of
 
 CPU_UTILIZATION = gauge(
     "node_cpu_utilization_ratio", "Share of CPU time since the last reading that was not idle, 0 to 1."
@@ -43,6 +43,6 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     if readings.memory is not None:
         yield MEMORY_TOTAL.value(readings.memory.total_bytes)
         yield MEMORY_AVAILABLE.value(readings.memory.available_bytes)
-    health = health_of(readings.cpu, readings.memory, readings.pressure)
+    health = node_health_of(readings.cpu, readings.memory, readings.pressure)
     if health is not None:
         yield HEALTH_SCORE.value(health.score)
