@@ -7,7 +7,7 @@ from attribution.cgroup_vectors import DASHED, STATIC, UNDERSCORED, C, K
 from gpucommons.model.ownership import Place, PodPlace, Workload
 from gpucommons.model.pods import PodReading
 from gpucommons.owners.workload import Surroundings, resolve
-from gpucommons.rules.pod_placement import PodLabels
+from gpucommons.rules.placement import PodLabels
 
 HERE = Place("GPU-0", 0)
 IN_POD = f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{C}.scope"

@@ -10,7 +10,7 @@ from gpucommons.cli.top_rows import gpu_rows
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.gpu_health import HealthLevel, gpu_health_of
+from gpucommons.rules.health import HealthLevel, gpu_health_of
 from gpucommons.simulation.faults import HOT_GPU, LOST_GPU, XID_GPU, FaultyGpus
 from gpucommons.simulation.lab_gpus import LabGpus
 from parsing import parsed

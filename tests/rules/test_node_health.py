@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
-from gpucommons.rules.gpu_health import node_health_of
+from gpucommons.rules.health import node_health_of
 from unhurried import unhurried
 
 

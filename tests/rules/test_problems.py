@@ -15,7 +15,7 @@ from gpucommons.model.slots import SlotsReading, SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
-from gpucommons.rules.gpu_health import HealthLevel
+from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.privacy import Viewer, seen_by
 from gpucommons.rules.problems import HELD_IDLE_S, Problem, ProblemKind, problems_of
 from gpucommons.rules.summary import Tone, summary_of

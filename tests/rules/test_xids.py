@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gpucommons.rules.gpu_health import Cause, codes_with, xid_meaning
+from gpucommons.rules.health import Cause, codes_with, xid_meaning
 from gpucommons.stack import rules
 
 RULES = Path(next(iter(rules.__path__))) / "gpucommons.yml"

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.rules.gpu_health import HealthLevel, gpu_health_of
+from gpucommons.rules.health import HealthLevel, gpu_health_of
 from gpucommons.simulation.faults import HOT_GPU, LOST_FROM_S, LOST_GPU, LOST_UNTIL_S, XID_BURST, XID_GPU, FaultyGpus
 from gpucommons.simulation.lab_gpus import GPUS, LabGpus
 from gpucommons.simulation.lab_host import LabProcesses

@@ -13,7 +13,7 @@ from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import UNATTRIBUTED
 from gpucommons.owners.slot_states import shortest_idle_s
 from gpucommons.rules.identities import account_name
-from gpucommons.rules.pod_placement import says_no
+from gpucommons.rules.placement import says_no
 from gpucommons.scheduler.programs.commands import short_command
 
 

@@ -10,7 +10,7 @@ from gpucommons.model.leases import LeaseRequest, LeasesReading
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.identities import job_of_lease
-from gpucommons.rules.pod_placement import lease_of_ancestors, leases_by_client, leases_of_processes
+from gpucommons.rules.placement import lease_of_ancestors, leases_by_client, leases_of_processes
 from gpucommons.scheduler.parking.values import ParkStage
 from gpucommons.scheduler.programs.jobs import lease_of_program
 

@@ -3,7 +3,7 @@
 import logging
 
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import HealthLevel
+from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.problems import Problem, problems_of
 
 # A reading that varies around its limit must not fill the log: a problem has ended once it was absent for this long.

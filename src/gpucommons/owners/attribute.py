@@ -28,7 +28,7 @@ from gpucommons.owners.apportion import Apportionment, Rest, apportion, device_o
 from gpucommons.owners.owner import OwnerRules, owner_of
 from gpucommons.owners.process_identity import IdentityTable
 from gpucommons.owners.workload import Surroundings, resolve
-from gpucommons.rules.pod_placement import PodLabels
+from gpucommons.rules.placement import PodLabels
 
 # Attribution of one GPU: its parts, assigned to owners or reasons, and a check that they sum up. Pure.
 

@@ -29,7 +29,7 @@ from gpucommons.owners.process_identity import (
     SeenProcess,
 )
 from gpucommons.owners.workload import Surroundings
-from gpucommons.rules.pod_placement import pods_by_place
+from gpucommons.rules.placement import pods_by_place
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from gpucommons.owners.claims import ClaimInputs, Claims, claims_of
 from gpucommons.owners.owner import OwnerRules
 from gpucommons.owners.slot_states import IdleWindow, Pasts, judge, judge_idle
 from gpucommons.owners.slots import SlotTable
-from gpucommons.rules.pod_placement import leases_of_processes, replicas_by_gpu
+from gpucommons.rules.placement import leases_of_processes, replicas_by_gpu
 
 # A runtime that has not answered for longer was removed, and its containers with it.
 _MISSED_S = 3600.0

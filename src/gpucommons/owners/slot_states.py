@@ -16,7 +16,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.slots import SlotsReading, SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.usage import Slot
-from gpucommons.rules.gpu_health import lost_sentence
+from gpucommons.rules.health import lost_sentence
 from gpucommons.rules.identities import slot_name
 
 # How long a workload has held a slot without using it: the only judgement of it. Pure; time is a parameter.

@@ -9,7 +9,7 @@ from gpucommons.model.ownership import Place, PodPlace, Workload
 from gpucommons.model.pods import Pod, PodReading
 from gpucommons.model.process_identity import CgroupIdentity, ProcessIdentity
 from gpucommons.owners.owner import Candidate
-from gpucommons.rules.pod_placement import PodLabels
+from gpucommons.rules.placement import PodLabels
 
 _SHORT_ID = 12
 # With Docker as the kubelet's runtime, each container has the labels of its pod.

@@ -20,7 +20,7 @@ from gpucommons.model.mps import MpsReading
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.rules.gpu_health import (
+from gpucommons.rules.health import (
     XID_RECENT_S,
     Cause,
     HealthLevel,

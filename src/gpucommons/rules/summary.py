@@ -13,7 +13,7 @@ from gpucommons.base.duration_text import spoken_age
 from gpucommons.model.fleet import FleetSlot, FleetState, FleetView
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import HealthLevel
+from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.problems import Problem, ProblemKind, holder_names
 
 # The state of the node in one sentence: what is broken, what is free, what is held idle, what waits. Pure.

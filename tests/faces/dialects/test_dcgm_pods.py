@@ -15,7 +15,7 @@ from gpucommons.model.ownership import Attribution, Place, PodPlace, ProcessShar
 from gpucommons.model.pods import DeviceId, Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.pod_placement import PodLabels
+from gpucommons.rules.placement import PodLabels
 from parsing import parsed
 
 MIB = 2**20

@@ -22,7 +22,7 @@ from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import Attribution, ProcessShare, Reason
 from gpucommons.model.process_identity import PidScope
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.pod_placement import pods_by_place, replicas_by_gpu
+from gpucommons.rules.placement import pods_by_place, replicas_by_gpu
 
 NAME = "vgpu"
 PORT = 8080

@@ -20,7 +20,7 @@ from gpucommons.faces.documents.schema import (
 from gpucommons.faces.documents.values import Json, percent_as_ratio, rounded
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance, XidRecord
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import GpuHealth, HealthLevel, HealthReason, gpu_health_of
+from gpucommons.rules.health import GpuHealth, HealthLevel, HealthReason, gpu_health_of
 from gpucommons.rules.identities import mig_slot_names
 
 

@@ -20,7 +20,7 @@ from gpucommons.model.agent import AgentReading
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.rules.gpu_health import NodeHealth, node_health_of
+from gpucommons.rules.health import NodeHealth, node_health_of
 
 
 class _SourceNow(NamedTuple):

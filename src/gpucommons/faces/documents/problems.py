@@ -14,7 +14,7 @@ from gpucommons.faces.documents.schema import (
 )
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import HealthLevel
+from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.problems import Problem, ProblemKind, problems_of
 from gpucommons.rules.summary import StateSummary, SummaryPart, Tone, summary_of
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.host import Pressure
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import node_health_of
+from gpucommons.rules.health import node_health_of
 
 NODE = "node"
 NODE_SERIES = (

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from gpucommons.base.printable import printable
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.rules.pod_placement import says_no
+from gpucommons.rules.placement import says_no
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, group
 from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
 

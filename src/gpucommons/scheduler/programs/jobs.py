@@ -31,7 +31,7 @@ from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.identities import process_name
-from gpucommons.rules.pod_placement import leases_of_processes
+from gpucommons.rules.placement import leases_of_processes
 from gpucommons.scheduler.programs.activity import ProgramActivity, activity_of, combined, device_of
 from gpucommons.scheduler.programs.commands import short_command
 

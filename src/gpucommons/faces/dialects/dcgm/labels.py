@@ -13,7 +13,7 @@ from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.ownership import Place
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.pod_placement import PodLabels, pods_by_place
+from gpucommons.rules.placement import PodLabels, pods_by_place
 
 PER_POD = "per_pod"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
 from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import gpu_health_of
+from gpucommons.rules.health import gpu_health_of
 
 _GPU = ("gpu", "uuid")
 _MHZ = 1_000_000

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpucommons.faces.exposition.families import Family, Point, counter, gauge
 from gpucommons.model.host import PressureLine, PressureReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import node_health_of
+from gpucommons.rules.health import node_health_of
 
 COMPONENT = gauge(
     "gpucommons_health_component",

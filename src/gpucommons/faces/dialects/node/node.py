@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.model.host import Pressure
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.gpu_health import node_health_of
+from gpucommons.rules.health import node_health_of
 
 CPU_UTILIZATION = gauge(
     "node_cpu_utilization_ratio", "Share of CPU time since the last reading that was not idle, 0 to 1."
