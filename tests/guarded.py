@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from gpucommons.web.http.connections import Connections, HttpProtocol, guard_of
-from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.connections import ConnectionLimits, Connections, HttpProtocol, guard_of
 from gpucommons.web.http.listeners import Listener
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

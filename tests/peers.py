@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.connections import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 
 T = TypeVar("T")

@@ -12,10 +12,8 @@ from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.app import App
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import Response
-from gpucommons.web.routes.table import api_routes
+from gpucommons.web.routes.negotiation import Request, Response
+from gpucommons.web.routes.table import App, api_routes
 from peers import run
 
 

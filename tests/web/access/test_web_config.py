@@ -6,8 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucommons.web.access.rate_limit import RateLimit
-from gpucommons.web.access.web_config import TlsConfig, WebConfig, WebConfigError, parse_web_config, read_web_config
+from gpucommons.web.access.web_config import (
+    RateLimit,
+    TlsConfig,
+    WebConfig,
+    WebConfigError,
+    parse_web_config,
+    read_web_config,
+)
 
 FILE = Path("/etc/gpucommons/web.yml")
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"

@@ -11,8 +11,7 @@ from fakes.faces import FakeFaces
 from gpucommons.base.address import Address
 from gpucommons.base.port_owner import port_owner
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.web.http.connections import Connections, HttpProtocol
-from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.connections import ConnectionLimits, Connections, HttpProtocol
 from gpucommons.web.http.listeners import Listener, open_sockets
 from gpucommons.web.http.server import WebServer
 from peers import Peer, fetch, run, serving

@@ -13,7 +13,7 @@ import pytest
 from certificates import Authority
 from fakes.faces import FakeFaces
 from gpucommons.web.access.web_config import WebConfigError
-from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.connections import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from peers import Peer, fetch, port_of, run, serving, until
 

@@ -6,10 +6,8 @@ import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, FakeFaces, NoSnapshotYet, snapshot_now
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes.app import App
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import Response, text
-from gpucommons.web.routes.table import drop_in_routes, main_routes
+from gpucommons.web.routes.negotiation import Request, Response, text
+from gpucommons.web.routes.table import App, drop_in_routes, main_routes
 from peers import run
 
 

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from gpucommons.web.routes.glossary import GLOSSARY, anchor, glossary_page
-from gpucommons.web.routes.request import Request
+from gpucommons.web.routes.negotiation import Request
 from running import running_agent
 
 README = Path(__file__).resolve().parents[3] / "README.md"

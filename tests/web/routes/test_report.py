@@ -19,8 +19,7 @@ from gpucommons.model.accounts import By, PeriodAccounts
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import Response
+from gpucommons.web.routes.negotiation import Request, Response
 from ledger.builders import ALICE, BOB, MIG, batch, moment
 from played import snapshot_of
 

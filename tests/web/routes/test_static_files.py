@@ -6,8 +6,7 @@ from pathlib import Path
 
 from fakes.faces import snapshot_now
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import Response
+from gpucommons.web.routes.negotiation import Request, Response
 from gpucommons.web.routes.static_files import index_endpoint, static_files
 
 STATIC = Path(__file__).resolve().parents[3] / "src" / "gpucommons" / "web" / "static"

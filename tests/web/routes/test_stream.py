@@ -12,7 +12,7 @@ from fakes.faces import FakeFaces
 from gpucommons.faces.documents.delta import apply
 from gpucommons.faces.documents.values import Json
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.http.limits import ConnectionLimits
+from gpucommons.web.http.connections import ConnectionLimits
 from gpucommons.web.http.server import WebServer
 from gpucommons.web.routes.stream import Broadcaster
 from peers import Peer, run, until

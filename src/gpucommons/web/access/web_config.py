@@ -1,6 +1,6 @@
 """The web configuration file, in the format of Prometheus's exporters, as frozen values.
 
-Reads and checks that file only; opens no certificate and no socket. Every error is one line with the file and the key.
+Its rate limit is a token bucket, which is here too.
 """
 
 import re
@@ -10,7 +10,36 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from gpucommons.web.access.rate_limit import RateLimit
+# A token bucket: one request per `interval_s`, and up to `burst` at once. Pure: the caller passes the time.
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    interval_s: float
+    burst: int
+
+
+class TokenBucket:
+    def __init__(self, limit: RateLimit, now_s: float) -> None:
+        self._limit = limit
+        self._tokens = float(limit.burst)
+        self._filled_s = now_s
+
+    def take(self, now_s: float) -> bool:
+        """Whether one more request may pass now."""
+        elapsed_s = max(0.0, now_s - self._filled_s)
+        self._tokens = min(float(self._limit.burst), self._tokens + elapsed_s / self._limit.interval_s)
+        self._filled_s = now_s
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+# The web configuration file, in the format of Prometheus's exporters, as frozen values.
+#
+# Reads and checks that file only; opens no certificate and no socket. Every error is one line with the file and the
+# key.
 
 T = TypeVar("T")
 

@@ -1,19 +1,102 @@
 """Limits on each connection and on their number: a guard in front of each connection's HTTP protocol.
 
-A guard forwards every event unchanged and keeps time. It does not parse: the HTTP protocol behind it does, and the
-dispatcher calls the guard when a request begins and ends.
+A peer may be slow, may send half a request, or may not read its response. Each of these costs a bounded time and a
+bounded number of bytes, and none of them holds up another peer.
 """
 
 import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, cast
 
 from gpucommons.web.access.tls import Tls
-from gpucommons.web.http.limits import ConnectionLimits
-from gpucommons.web.http.unread import UnreadBodies
+
+# Limits of connections: their number, times, header bytes and unread responses. Values only.
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """`header_s` runs from the accept (including the TLS handshake), later from the first byte of a request.
+    `request_s` includes the time that the peer takes to read the response."""
+
+    connections: int = 512
+    header_s: float = 10.0
+    request_s: float = 30.0
+    idle_s: float = 300.0
+    header_field_bytes: int = 8192
+    sweep_s: float = 1.0
+    stop_s: float = 1.5
+    unread_bytes: int = 64_000_000
+
+    @property
+    def per_origin(self) -> int:
+        """Three quarters, so that one origin cannot take every connection."""
+        return self.connections - self.connections // 4
+
+    @property
+    def for_newcomers(self) -> int:
+        """One eighth is reserved for origins that have scraped before."""
+        return self.connections - self.connections // 8
+
+
+# The memory of responses that peers have not read yet: a body counts once, however many connections send it.
+#
+# Above the limit, the connections that have held their body for longest are closed.
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    def abort(self, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Body:
+    data: bytes
+    holders: int = 0
+
+
+class UnreadBodies:
+    def __init__(self, most_bytes: int) -> None:
+        self.total_bytes = 0
+        self._most_bytes = most_bytes
+        # By the identity of the object, which a holder keeps alive.
+        self._bodies: dict[int, _Body] = {}
+        # In the order in which they began.
+        self._held: dict[Holder, bytes] = {}
+
+    def hold(self, holder: Holder, data: bytes) -> None:
+        """From now on the connection sends these bytes. The newest connection is never closed."""
+        self.release(holder)
+        body = self._bodies.get(id(data))
+        if body is None:
+            body = self._bodies[id(data)] = _Body(data)
+            self.total_bytes += len(data)
+        body.holders += 1
+        self._held[holder] = data
+        while self.total_bytes > self._most_bytes and len(self._held) > 1:
+            oldest = next(iter(self._held))
+            self.release(oldest)
+            oldest.abort("unread_memory")
+
+    def release(self, holder: Holder) -> None:
+        data = self._held.pop(holder, None)
+        if data is None:
+            return
+        body = self._bodies[id(data)]
+        body.holders -= 1
+        if not body.holders:
+            del self._bodies[id(data)]
+            self.total_bytes -= len(data)
+
+
+# Limits on each connection and on their number: a guard in front of each connection's HTTP protocol.
+#
+# A guard forwards every event unchanged and keeps time. It does not parse: the HTTP protocol behind it does, and the
+# dispatcher calls the guard when a request begins and ends.
 
 log = logging.getLogger(__name__)
 

@@ -1,28 +1,106 @@
-"""From aiohttp's request to an endpoint's response and back: access, viewer, route, bytes. Counts the requests.
-
-A large body is written in pieces as the peer reads them: all readers of a body share it, and a slow one holds a copy of
-one piece at most.
-"""
+"""From aiohttp's request to an endpoint's response and back: access, viewer, route, bytes. Counts the requests."""
 
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
+from gpucommons.model.agent import NO_SCRAPES, ScrapeReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
-from gpucommons.web.access.control import AccessControl
-from gpucommons.web.access.host_names import HostNames
+from gpucommons.web.access.host_names import AccessControl, HostNames
 from gpucommons.web.access.reload import WebConfigSettings
 from gpucommons.web.http.connections import ConnectionGuard, Connections, guard_of
-from gpucommons.web.http.peer import Peers
-from gpucommons.web.http.protocol import free_frames
-from gpucommons.web.http.scrapes import ScrapeMeters
-from gpucommons.web.routes.app import App
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import SECURITY_HEADERS, Response, text
+from gpucommons.web.http.listeners import Peers
+from gpucommons.web.routes.negotiation import SECURITY_HEADERS, Request, Response, text
+from gpucommons.web.routes.table import App
+
+# aiohttp's HTTP protocol, except that a malformed request leaves nothing to the garbage collector.
+
+
+class GuardedProtocol(web.RequestHandler):
+    __slots__ = ()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        # What follows the last request of a connection is parsed and never handled.
+        for message, _ in self._messages:
+            free_frames(getattr(message, "exc", None))
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        # The peer's mistake: it is counted and not logged.
+        free_frames(exc)
+        response = web.Response(status=status, text=message, headers=SECURITY_HEADERS)
+        response.force_close()
+        return response
+
+
+def free_frames(error: BaseException | None) -> None:
+    """aiohttp keeps the exception of a malformed request or a lost connection in an object that the traceback's frames
+    keep. Without the traceback, the request and its connection are freed at once, not by the next full collection."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+# How often each dialect was served alone, how many bytes that were, and how long it took. Pure: no clock of its own.
+#
+# Quantiles are of the last minute and of the last 1024 responses at most.
+
+_WINDOW_S = 60.0
+_MAX_KEPT = 1024
+
+
+class ScrapeMeter:
+    def __init__(self) -> None:
+        self._count = 0
+        self._body_bytes = 0
+        self._sum_s = 0.0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=_MAX_KEPT)
+
+    def record(self, now_s: float, took_s: float, body_bytes: int) -> None:
+        self._count += 1
+        self._body_bytes += body_bytes
+        self._sum_s += took_s
+        self._recent.append((now_s, took_s))
+
+    def reading(self, now_s: float) -> ScrapeReading:
+        took_s = sorted(took_s for at_s, took_s in self._recent if now_s - at_s <= _WINDOW_S)
+        quantiles = tuple(
+            (quantile, took_s[min(int(quantile * len(took_s)), len(took_s) - 1)] if took_s else nothing)
+            for quantile, nothing in NO_SCRAPES.quantiles_s
+        )
+        return ScrapeReading(self._count, self._body_bytes, self._sum_s, quantiles)
+
+
+class ScrapeMeters:
+    """One meter for each dialect that was served."""
+
+    def __init__(self) -> None:
+        self._meters: defaultdict[str, ScrapeMeter] = defaultdict(ScrapeMeter)
+
+    def record(self, dialect: str, now_s: float, took_s: float, body_bytes: int) -> None:
+        self._meters[dialect].record(now_s, took_s, body_bytes)
+
+    def readings(self, now_s: float) -> Mapping[str, ScrapeReading]:
+        return {dialect: meter.reading(now_s) for dialect, meter in self._meters.items()}
+
+
+# From aiohttp's request to an endpoint's response and back: access, viewer, route, bytes. Counts the requests.
+#
+# A large body is written in pieces as the peer reads them: all readers of a body share it, and a slow one holds a copy
+# of one piece at most.
 
 _WHOLE_BYTES = 128 * 1024
 _PIECE_BYTES = 64 * 1024

@@ -20,21 +20,14 @@ from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.model.agent import ScrapeReading
 from gpucommons.rules.privacy import Privacy
-from gpucommons.web.access.control import AccessControl
-from gpucommons.web.access.host_names import HostNames, resolved_name
+from gpucommons.web.access.host_names import AccessControl, HostNames, resolved_name
 from gpucommons.web.access.reload import WebConfigFile
 from gpucommons.web.access.tls import Tls
-from gpucommons.web.http.connections import Connections
-from gpucommons.web.http.dispatch import Dispatcher
-from gpucommons.web.http.limits import ConnectionLimits
-from gpucommons.web.http.listeners import Listener, open_sockets
-from gpucommons.web.http.peer import Peers
-from gpucommons.web.http.protocol import GuardedProtocol
-from gpucommons.web.http.scrapes import ScrapeMeters
+from gpucommons.web.http.connections import ConnectionLimits, Connections
+from gpucommons.web.http.dispatch import Dispatcher, GuardedProtocol, ScrapeMeters
+from gpucommons.web.http.listeners import Listener, Peers, open_sockets
 from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.app import App
-from gpucommons.web.routes.metrics import MetricsProvider
-from gpucommons.web.routes.table import drop_in_routes, main_routes
+from gpucommons.web.routes.table import App, MetricsProvider, drop_in_routes, main_routes
 
 _LINGER_S = 2.0
 

@@ -23,9 +23,15 @@ from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.model.fleet import FleetView
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.privacy import Viewer
-from gpucommons.web.routes.negotiation import accepts_gzip
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import NOT_SAMPLED_YET, Response, compressed, matches_etag, text
+from gpucommons.web.routes.negotiation import (
+    NOT_SAMPLED_YET,
+    Request,
+    Response,
+    accepts_gzip,
+    compressed,
+    matches_etag,
+    text,
+)
 from gpucommons.web.routes.stream import Broadcaster
 
 _JSON = "application/json; charset=utf-8"

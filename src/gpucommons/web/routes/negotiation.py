@@ -1,12 +1,74 @@
-"""The format and encoding to serve, from Accept and Accept-Encoding. Pure: no header is an error.
+"""What an endpoint reads of a request, what it returns, and the format and encoding that both agree on. Pure."""
 
-A request that accepts no format of ours gets plain text: a scraper can use that, and cannot use a 406.
-"""
-
+import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
+
+from gpucommons.rules.privacy import SEES_ALL, Viewer
+
+# The part of an HTTP request that an endpoint reads. Values only.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    accept: str = ""
+    accept_encoding: str = ""
+    if_none_match: str = ""
+    query: Sequence[tuple[str, str]] = ()
+    viewer: Viewer = SEES_ALL
+
+
+# What an endpoint returns: status, body, headers. Values only.
+
+CLOSED_POLICY = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+SECURITY_HEADERS: Mapping[str, str] = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": f"default-src 'none'; {CLOSED_POLICY}",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Server": "gpucommons",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_PLAIN_TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """With `stream`, the body is what the generator yields, sent piece by piece."""
+
+    body: bytes
+    content_type: str = _PLAIN_TEXT
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stream: Callable[[], AsyncGenerator[bytes, None]] | None = None
+
+
+def text(line: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(line.encode(), status=status, headers=headers or {})
+
+
+NOT_SAMPLED_YET = text("no sample yet: try again in a second\n", 503, {"Retry-After": "1"})
+
+
+def matches_etag(if_none_match: str, etag: str) -> bool:
+    """Whether the peer has the current content already. Weak and strong tags compare alike here."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag in tags or "*" in tags
+
+
+def compressed(body: bytes, level: int = 1) -> bytes:
+    return gzip.compress(body, compresslevel=level, mtime=0)
+
+
+# The format and encoding to serve, from Accept and Accept-Encoding. Pure: no header is an error.
+#
+# A request that accepts no format of ours gets plain text: a scraper can use that, and cannot use a 406.
 
 _QUALITY = re.compile(r"(?:1(?:\.0*)?|0(?:\.[0-9]*)?|\.[0-9]+)")
 _OPENMETRICS = "application/openmetrics-text"

@@ -12,9 +12,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.negotiation import accepts_gzip
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import CLOSED_POLICY, Response, compressed, matches_etag
+from gpucommons.web.routes.negotiation import CLOSED_POLICY, Request, Response, accepts_gzip, compressed, matches_etag
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -1,21 +1,105 @@
-"""Every route of the main listener and of a drop-in listener, in one list each."""
+"""Every route of the main listener and of a drop-in listener, in one list each, and how one is found."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
+from urllib.parse import quote
 
 from gpucommons.faces.documents import fleet, job, report
 from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
+from gpucommons.model.snapshot import Snapshot
 from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.app import Route
-from gpucommons.web.routes.glossary import glossary_page
-from gpucommons.web.routes.metrics import MetricsProvider, metrics_endpoint
-from gpucommons.web.routes.plain_page import plain_page
-from gpucommons.web.routes.readiness import readyz
-from gpucommons.web.routes.request import Request
-from gpucommons.web.routes.response import Response, text
+from gpucommons.web.routes.glossary import glossary_page, plain_page, readyz
+from gpucommons.web.routes.negotiation import NOT_SAMPLED_YET, Request, Response, negotiate, text
 from gpucommons.web.routes.static_files import index_endpoint, static_files
+
+# One listener's application: finds the route of a request and calls its endpoint.
+#
+# Endpoints read cached bytes and the current snapshot only; they take no lock and do no I/O, except history, which
+# can query Prometheus.
+
+Endpoint = Callable[[Request], Response | Awaitable[Response]]
+_ALLOW = {"Allow": "GET, HEAD"}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`name` is the bounded label under which requests are counted. An empty `summary` keeps it off the plain page."""
+
+    path: str
+    endpoint: Endpoint
+    name: str
+    summary: str = ""
+
+
+class App:
+    def __init__(self, routes: Iterable[Route], latest: Callable[[], Snapshot | None]) -> None:
+        self._routes = {route.path: route for route in routes}
+        self._latest = latest
+
+    def name_of(self, path: str) -> str:
+        route = self._routes.get(path)
+        return "unknown" if route is None else route.name
+
+    async def __call__(self, request: Request) -> Response:
+        route = self._routes.get(request.path)
+        if route is None:
+            return text("not found; see / for what is served here\n", 404)
+        if request.method not in ("GET", "HEAD"):
+            return text("method not allowed; use GET or HEAD\n", 405, _ALLOW)
+        response = route.endpoint(request)
+        return response if isinstance(response, Response) else await response
+
+    def common_headers(self) -> Mapping[str, str]:
+        """Headers of every response."""
+        snapshot = self._latest()
+        if snapshot is None or not snapshot.scenario:
+            return {}
+        return {"X-Gpucommons-Simulated": quote(snapshot.scenario)}
+
+
+# `/metrics`: the rendered bytes of the current snapshot, in one dialect or in all.
+
+_VARY = "Accept, Accept-Encoding"
+_CLOSED = text("metrics are disabled here: they include the names of other owners (privacy.show_owners)\n", 403)
+
+
+class MetricsProvider(Protocol):
+    """Every method returns at once: no I/O, and no lock that a source can hold."""
+
+    @property
+    def dialect_names(self) -> tuple[str, ...]: ...
+
+    def latest(self) -> Snapshot | None:
+        """The current snapshot; None before the first one."""
+        ...
+
+    def metrics(self, dialect: str | None, openmetrics: bool, gzip: bool) -> tuple[bytes, str]:
+        """The current snapshot in one dialect, or in all, and its content type.
+
+        Raises LookupError for an unknown dialect.
+        """
+        ...
+
+
+def metrics_endpoint(provider: MetricsProvider, dialect: str | None) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        if not request.viewer.sees_metrics:
+            return _CLOSED
+        if provider.latest() is None:
+            return NOT_SAMPLED_YET
+        choice = negotiate(request.accept, request.accept_encoding)
+        body, content_type = provider.metrics(dialect, choice.openmetrics, choice.gzip)
+        headers = {"Vary": _VARY, **({"Content-Encoding": "gzip"} if choice.gzip else {})}
+        return Response(body, content_type, headers=headers)
+
+    return endpoint
+
+
+# Every route of the main listener and of a drop-in listener, in one list each.
 
 Clock = Callable[[], float]
 _FLEET_PATH = "/fleet"
