@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
 
 # The page's JavaScript, and its tests.
-PAGE := src/gpucommons/web/static tests/page
+PAGE := src/gpucommons/faces/web/static tests/page
 
 .PHONY: run demo test test-all test-again lint types bench torture docs dashboards deploy-files dist clean
 

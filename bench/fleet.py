@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, CDPSession, Page
 from bench.table import show
 from browser import chromium
 from fleet_nodes import MODELS, SimpleNode, fleet
+from gpucommons.faces.web.routes.static_files import static_files
 from gpucommons.model.slots import SlotState
-from gpucommons.web.routes.static_files import static_files
 from running import running_agent
 
 NODES = 200

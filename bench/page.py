@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from bench.table import show
 from browser import chromium, demo_agent
-from gpucommons.web.routes.static_files import static_files
+from gpucommons.faces.web.routes.static_files import static_files
 
 SECONDS = 15
 PAINTS = 5

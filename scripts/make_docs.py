@@ -5,7 +5,7 @@ from pathlib import Path
 from gpucommons.config.reference import configuration_page
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.reference import metrics_page
-from gpucommons.web.routes.glossary import glossary_document
+from gpucommons.faces.web.routes.pages import glossary_document
 
 PAGES = {
     "metrics.md": lambda: metrics_page(DIALECTS),

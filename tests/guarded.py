@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from gpucommons.web.http.connections import ConnectionLimits, Connections, HttpProtocol, guard_of
-from gpucommons.web.http.listeners import Listener
+from gpucommons.faces.web.http.connections import ConnectionLimits, Connections, HttpProtocol, guard_of
+from gpucommons.faces.web.http.listeners import Listener
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Wrap = Callable[[HttpProtocol, Connections], HttpProtocol]

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.connections import ConnectionLimits
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.http.connections import ConnectionLimits
+from gpucommons.faces.web.http.server import WebServer
 
 T = TypeVar("T")
 # Only a hang reaches it: a test waits for events and not for this clock.

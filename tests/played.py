@@ -8,12 +8,12 @@ from demo_node import DemoNode
 from gpucommons.faces.fleet.reader import FleetReader
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus
+from gpucommons.faces.web.routes.api import Api
+from gpucommons.faces.web.routes.request import Request, Response
+from gpucommons.faces.web.routes.table import App, api_routes
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.negotiation import Request, Response
-from gpucommons.web.routes.table import App, api_routes
 from peers import run
 
 

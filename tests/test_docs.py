@@ -11,7 +11,7 @@ from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.reference import metrics_page
-from gpucommons.web.routes.glossary import glossary_document
+from gpucommons.faces.web.routes.pages import glossary_document
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

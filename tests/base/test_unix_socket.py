@@ -15,7 +15,7 @@ from demo_node import DemoNode
 from fakes.faces import FakeFaces
 from gpucommons.base.address import AddressError, UnixAddress, parse_address
 from gpucommons.base.unix_listener import ListenError, listen
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.http.server import WebServer
 from open_folder import open_folder
 from peers import Peer, run
 from played import Played

@@ -76,7 +76,7 @@ def test_wheel_and_sdist_have_every_file_of_the_package(dist: Dist) -> None:
         for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert any(name.startswith("gpucommons/web/static/") for name in expected)
+    assert any(name.startswith("gpucommons/faces/web/static/") for name in expected)
     assert any(name.startswith("gpucommons/stack/dashboards/") for name in expected)
     assert any(name.startswith("gpucommons/stack/rules/") for name in expected)
     assert expected - set(zipfile.ZipFile(dist.wheel).namelist()) == set()

@@ -65,11 +65,8 @@ ROOMS: dict[str, set[str]] = {
     "faces.history": {"base", "model", "rules"},
     "faces.fleet": {"base", "model"},
     "faces.documents": {"base", "faces.history", "model", "rules"},
+    "faces.web": {"base", "faces.documents", "faces.fleet", "faces.history", "model", "rules"},
     "stack": {"base", "config", "faces.dialects"},
-    "web": set(),
-    "web.routes": {"base", "faces.documents", "faces.fleet", "faces.history", "model", "rules"},
-    "web.access": {"base", "web.routes"},
-    "web.http": {"base", "model", "rules", "web.access", "web.routes"},
 }
 # These put the parts together: they may import every room above them.
 ASSEMBLY = ("agent", "cli")
@@ -108,11 +105,11 @@ def test_packages_are_not_empty(tree: SourceTree) -> None:
 def test_imports_inside_functions_and_of_packages_are_seen(tmp_path: Path) -> None:
     probe = tmp_path / "probe.py"
     probe.write_text(
-        "from gpucommons.web import page\nimport gpucommons.cli.main\n"
+        "from gpucommons.faces.web import page\nimport gpucommons.cli.main\n"
         "def late():\n    from gpucommons.model.gpu import Gpu\n"
     )
-    known = {"gpucommons.web", "gpucommons.web.page", "gpucommons.cli.main", "gpucommons.model.gpu"}
-    assert imports_of(probe, known) == known - {"gpucommons.web"}
+    known = {"gpucommons.faces.web", "gpucommons.faces.web.page", "gpucommons.cli.main", "gpucommons.model.gpu"}
+    assert imports_of(probe, known) == known - {"gpucommons.faces.web"}
 
 
 @pytest.mark.parametrize(

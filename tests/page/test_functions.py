@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import gpucommons.web
+import gpucommons.faces.web
 from gpucommons.faces.documents.delta import delta
 from needs import needs_program
 
-STATIC = Path(gpucommons.web.__file__).parent / "static"
+STATIC = Path(gpucommons.faces.web.__file__).parent / "static"
 FUNCTIONS = Path(__file__).parent / "functions"
 
 

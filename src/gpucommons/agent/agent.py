@@ -31,15 +31,15 @@ from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.faces.fleet.reader import FleetReader, FleetSource
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus
+from gpucommons.faces.web.http.connections import ConnectionLimits
+from gpucommons.faces.web.http.server import WebServer
+from gpucommons.faces.web.routes.api import Api
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.nvml.gpm_access import GpmAccess
-from gpucommons.web.http.connections import ConnectionLimits
-from gpucommons.web.http.server import WebServer
-from gpucommons.web.routes.api import Api
 
 # Imported where they are used: an agent that does not share GPUs has the scheduler neither in memory nor in its start.
 if TYPE_CHECKING:

@@ -94,7 +94,7 @@ def _share_scope(simulate: str | None) -> str:
 
 async def _run(agent: "Agent", shares: bool) -> None:
     from gpucommons.agent.garbage import collect_garbage, shorten_pauses
-    from gpucommons.web.access.web_config import WebConfigError
+    from gpucommons.faces.web.access.web_config import WebConfigError
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -8,9 +8,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from demo_node import DemoNode
+from gpucommons.faces.web.routes.table import api_routes
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.privacy import Viewer
-from gpucommons.web.routes.table import api_routes
 from played import Played, snapshot_of
 
 NODES = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.access import auth
-from gpucommons.web.access.auth import Authenticator, BasicCredentials, PasswordVerdict, parse_authorization
+from gpucommons.faces.web.access import auth
+from gpucommons.faces.web.access.auth import Authenticator, BasicCredentials, PasswordVerdict, parse_authorization
 from peers import run, until
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from fakes.faces import FakeFaces
 from gpucommons.base.address import parse_host_names
-from gpucommons.web.access.host_names import HostNames
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.access.control import HostNames
+from gpucommons.faces.web.http.server import WebServer
 from peers import Peer, port_of, run, serving
 
 SERVED = [

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.access.web_config import RateLimit, TokenBucket
+from gpucommons.faces.web.access.web_config import RateLimit, TokenBucket
 
 
 @given(

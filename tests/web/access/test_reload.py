@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from gpucommons.web.access.reload import WebConfigFile
-from gpucommons.web.access.web_config import WebConfigError
+from gpucommons.faces.web.access.reload import WebConfigFile
+from gpucommons.faces.web.access.web_config import WebConfigError
 from peers import run
 
 LIMITED = "rate_limit: {interval: 1s, burst: 5}"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from gpucommons.web.access.tls import Tls, build_tls, subject_names
-from gpucommons.web.access.web_config import TlsConfig, WebConfigError
+from gpucommons.faces.web.access.tls import Tls, build_tls, subject_names
+from gpucommons.faces.web.access.web_config import TlsConfig, WebConfigError
 
 FILE = Path("web.yml")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucommons.web.access.web_config import (
+from gpucommons.faces.web.access.web_config import (
     RateLimit,
     TlsConfig,
     WebConfig,

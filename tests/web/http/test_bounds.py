@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.connections import ConnectionLimits, ConnectionPhase, guard_of, overdue
+from gpucommons.faces.web.http.connections import ConnectionLimits, ConnectionPhase, guard_of, overdue
 from guarded import answer_that_stays_in_our_buffer, guarded
 from peers import Peer, fetch, port_of, run, serving, until
 

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.connections import ConnectionLimits, guard_of
-from gpucommons.web.http.listeners import origin_of
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.http.connections import ConnectionLimits, guard_of
+from gpucommons.faces.web.http.listeners import origin_of
+from gpucommons.faces.web.http.server import WebServer
 from guarded import guarded, small_answer
 from peers import Peer, fetch, port_of, run, serving, until
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.http.server import WebServer
 from peers import Peer, port_of, run, serving, until
 
 HOST = b"Host: localhost\r\n"

@@ -11,9 +11,9 @@ from fakes.faces import FakeFaces
 from gpucommons.base.address import Address
 from gpucommons.base.port_owner import port_owner
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.web.http.connections import ConnectionLimits, Connections, HttpProtocol
-from gpucommons.web.http.listeners import Listener, open_sockets
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.http.connections import ConnectionLimits, Connections, HttpProtocol
+from gpucommons.faces.web.http.listeners import Listener, open_sockets
+from gpucommons.faces.web.http.server import WebServer
 from peers import Peer, fetch, run, serving
 
 PASSWORD_HASH = "$2b$04$" + "a" * 53

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.http.dispatch import ScrapeMeter
+from gpucommons.faces.web.http.dispatch import ScrapeMeter
 from peers import fetch, run, serving
 
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, Broken, FakeFaces, snapshot_now
-from gpucommons.web.http.connections import ConnectionLimits
+from gpucommons.faces.web.http.connections import ConnectionLimits
 from peers import Peer, fetch, port_of, run, serving
 
 

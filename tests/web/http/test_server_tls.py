@@ -12,9 +12,9 @@ import pytest
 
 from certificates import Authority
 from fakes.faces import FakeFaces
-from gpucommons.web.access.web_config import WebConfigError
-from gpucommons.web.http.connections import ConnectionLimits
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.access.web_config import WebConfigError
+from gpucommons.faces.web.http.connections import ConnectionLimits
+from gpucommons.faces.web.http.server import WebServer
 from peers import Peer, fetch, port_of, run, serving, until
 
 TLS = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.connections import ConnectionLimits, Connections, HttpProtocol
-from gpucommons.web.http.server import WebServer
+from gpucommons.faces.web.http.connections import ConnectionLimits, Connections, HttpProtocol
+from gpucommons.faces.web.http.server import WebServer
 from guarded import answer_that_stays_in_our_buffer, guarded, small_answer
 from peers import Answer, Peer, port_of, run, serving, until
 

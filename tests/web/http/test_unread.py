@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
-from gpucommons.web.http.connections import ConnectionLimits, UnreadBodies
+from gpucommons.faces.web.http.connections import ConnectionLimits, UnreadBodies
 from peers import Peer, fetch, port_of, run, serving, until
 
 SIZE = 4_000_000

@@ -5,9 +5,9 @@ import gzip
 import pytest
 
 from fakes.faces import OPENMETRICS, TEXT, FakeFaces, NoSnapshotYet, snapshot_now
+from gpucommons.faces.web.routes.request import Request, Response, text
+from gpucommons.faces.web.routes.table import App, drop_in_routes, main_routes
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes.negotiation import Request, Response, text
-from gpucommons.web.routes.table import App, drop_in_routes, main_routes
 from peers import run
 
 

@@ -4,15 +4,15 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from gpucommons.web.routes.glossary import GLOSSARY, anchor, glossary_page
-from gpucommons.web.routes.negotiation import Request
+from gpucommons.faces.web.routes.pages import GLOSSARY, anchor, glossary_page
+from gpucommons.faces.web.routes.request import Request
 from running import running_agent
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 
 
 def test_the_page_links_to_words_that_the_glossary_has() -> None:
-    sections = files("gpucommons.web") / "static" / "sections"
+    sections = files("gpucommons.faces.web") / "static" / "sections"
     linked = [word for file in sections.iterdir() for word in re.findall(r' word="([^"]+)"', file.read_text())]
     assert len(linked) >= 5
     assert set(linked) <= {anchor(word) for word, _ in GLOSSARY}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.web.routes.negotiation import accepts_gzip, accepts_openmetrics, negotiate
+from gpucommons.faces.web.routes.request import accepts_gzip, accepts_openmetrics, negotiate
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import snapshot_now
+from gpucommons.faces.web.routes import pages
+from gpucommons.faces.web.routes.pages import readiness_problems
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.web.routes import glossary
-from gpucommons.web.routes.glossary import readiness_problems
 
 NOW_S = 1000.0
 FRESH = SourceState("memory", essential=True, up=True, last_success_monotonic_s=NOW_S - 1, stale_after_s=5)
@@ -62,7 +62,7 @@ class Elements(HTMLParser):
 
 def test_the_page_shows_links_sources_and_remedies() -> None:
     links = [("/metrics", "every dialect"), ("/healthz", "lives")]
-    response = glossary.render(snapshot_at_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
+    response = pages.render(snapshot_at_now(FRESH, STALE, ABSENT, scenario="lab"), links, ("cpu: stale",), NOW_S)
     seen = Elements(response.body.decode())
     assert ("href", "/metrics") in seen.attributes
     assert ("href", "/healthz") in seen.attributes
@@ -71,7 +71,7 @@ def test_the_page_shows_links_sources_and_remedies() -> None:
 
 
 def test_the_page_works_before_the_first_snapshot() -> None:
-    seen = Elements(glossary.render(None, [("/metrics", "m")], ("no snapshot yet",), NOW_S).body.decode())
+    seen = Elements(pages.render(None, [("/metrics", "m")], ("no snapshot yet",), NOW_S).body.decode())
     assert "no snapshot yet" in seen.text
     assert "SIMULATED" not in seen.text
 
@@ -83,10 +83,10 @@ HOSTILE = st.text() | st.sampled_from(
 
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_no_text_becomes_markup(name: str, detail: str, scenario: str) -> None:
-    plain = glossary.render(
+    plain = pages.render(
         snapshot_now(SourceState("n", detail="d"), scenario="s" if scenario else None), [("/p", "w")], ("c",), 0
     )
-    hostile = glossary.render(
+    hostile = pages.render(
         snapshot_now(SourceState(name, detail=detail), scenario=scenario), [("/p", detail)], (name,), 0
     )
     before, after = Elements(plain.body.decode()), Elements(hostile.body.decode())
@@ -96,7 +96,7 @@ def test_no_text_becomes_markup(name: str, detail: str, scenario: str) -> None:
 
 
 def test_the_policy_allows_only_the_style_of_the_page() -> None:
-    response = glossary.render(None, [], (), NOW_S)
+    response = pages.render(None, [], (), NOW_S)
     policy = response.headers["Content-Security-Policy"]
     style = re.search(r"<style>(.*?)</style>", response.body.decode(), re.DOTALL)
     assert style is not None

@@ -14,12 +14,12 @@ from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.job import SCHEMA as JOB_SCHEMA
 from gpucommons.faces.documents.report import SCHEMA, ReportQuery
 from gpucommons.faces.history.history import History
+from gpucommons.faces.web.routes.api import Api
+from gpucommons.faces.web.routes.request import Request, Response
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import By, PeriodAccounts
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.negotiation import Request, Response
 from ledger.builders import ALICE, BOB, MIG, batch, moment
 from played import snapshot_of
 

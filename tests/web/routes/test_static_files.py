@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 from fakes.faces import snapshot_now
+from gpucommons.faces.web.routes.request import Request, Response
+from gpucommons.faces.web.routes.static_files import index_endpoint, static_files
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.negotiation import Request, Response
-from gpucommons.web.routes.static_files import index_endpoint, static_files
 
-STATIC = Path(__file__).resolve().parents[3] / "src" / "gpucommons" / "web" / "static"
+STATIC = Path(__file__).resolve().parents[3] / "src" / "gpucommons" / "faces" / "web" / "static"
 BUDGET_BYTES = 80_000
 FLEET_BUDGET_BYTES = 8_000
 BASE = "/static"

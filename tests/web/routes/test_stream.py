@@ -11,10 +11,10 @@ from demo_node import DemoNode
 from fakes.faces import FakeFaces
 from gpucommons.faces.documents.delta import apply
 from gpucommons.faces.documents.values import Json
+from gpucommons.faces.web.http.connections import ConnectionLimits
+from gpucommons.faces.web.http.server import WebServer
+from gpucommons.faces.web.routes.stream import Broadcaster
 from gpucommons.rules.privacy import SEES_ALL, Viewer
-from gpucommons.web.http.connections import ConnectionLimits
-from gpucommons.web.http.server import WebServer
-from gpucommons.web.routes.stream import Broadcaster
 from peers import Peer, run, until
 from played import Played, snapshot_of
 

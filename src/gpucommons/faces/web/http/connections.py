@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, cast
 
-from gpucommons.web.access.tls import Tls
+from gpucommons.faces.web.access.tls import Tls
 
 # Limits of connections: their number, times, header bytes and unread responses. Values only.
 

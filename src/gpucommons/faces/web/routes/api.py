@@ -20,10 +20,7 @@ from gpucommons.faces.fleet.samples import FleetError
 from gpucommons.faces.history.history import History
 from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
 from gpucommons.faces.history.turn_log import TurnLog
-from gpucommons.model.fleet import FleetView
-from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.privacy import Viewer
-from gpucommons.web.routes.negotiation import (
+from gpucommons.faces.web.routes.request import (
     NOT_SAMPLED_YET,
     Request,
     Response,
@@ -32,7 +29,10 @@ from gpucommons.web.routes.negotiation import (
     matches_etag,
     text,
 )
-from gpucommons.web.routes.stream import Broadcaster
+from gpucommons.faces.web.routes.stream import Broadcaster
+from gpucommons.model.fleet import FleetView
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.rules.privacy import Viewer
 
 _JSON = "application/json; charset=utf-8"
 _WORTH_GZIP_BYTES = 1024

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucommons.base.threads import in_daemon_thread
-from gpucommons.web.access.tls import Tls, build_tls
-from gpucommons.web.access.web_config import RateLimit, WebConfigError, read_web_config
+from gpucommons.faces.web.access.tls import Tls, build_tls
+from gpucommons.faces.web.access.web_config import RateLimit, WebConfigError, read_web_config
 
 log = logging.getLogger(__name__)
 

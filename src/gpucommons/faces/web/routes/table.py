@@ -10,11 +10,11 @@ from urllib.parse import quote
 from gpucommons.faces.documents import fleet, job, report
 from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
+from gpucommons.faces.web.routes.api import Api
+from gpucommons.faces.web.routes.pages import glossary_page, plain_page, readyz
+from gpucommons.faces.web.routes.request import NOT_SAMPLED_YET, Request, Response, negotiate, text
+from gpucommons.faces.web.routes.static_files import index_endpoint, static_files
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.glossary import glossary_page, plain_page, readyz
-from gpucommons.web.routes.negotiation import NOT_SAMPLED_YET, Request, Response, negotiate, text
-from gpucommons.web.routes.static_files import index_endpoint, static_files
 
 # One listener's application: finds the route of a request and calls its endpoint.
 #

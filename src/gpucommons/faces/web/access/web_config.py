@@ -112,7 +112,7 @@ def read_web_config(file: Path, *, may_be_empty: bool = True) -> WebConfig:
 def parse_web_config(text: str, file: Path, *, may_be_empty: bool = True) -> WebConfig:
     """`file` is for messages, and relative paths are relative to it. A file of comments only is empty."""
     # Imported here: most agents have no such file and need no YAML.
-    from gpucommons.web.access.strict_yaml import YamlError, load_strictly
+    from gpucommons.faces.web.access.strict_yaml import YamlError, load_strictly
 
     try:
         loaded = load_strictly(text)

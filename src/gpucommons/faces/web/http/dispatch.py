@@ -9,14 +9,14 @@ from contextlib import aclosing
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from gpucommons.faces.web.access.control import AccessControl, HostNames
+from gpucommons.faces.web.access.reload import WebConfigSettings
+from gpucommons.faces.web.http.connections import ConnectionGuard, Connections, guard_of
+from gpucommons.faces.web.http.listeners import Peers
+from gpucommons.faces.web.routes.request import SECURITY_HEADERS, Request, Response, text
+from gpucommons.faces.web.routes.table import App
 from gpucommons.model.agent import NO_SCRAPES, ScrapeReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
-from gpucommons.web.access.host_names import AccessControl, HostNames
-from gpucommons.web.access.reload import WebConfigSettings
-from gpucommons.web.http.connections import ConnectionGuard, Connections, guard_of
-from gpucommons.web.http.listeners import Peers
-from gpucommons.web.routes.negotiation import SECURITY_HEADERS, Request, Response, text
-from gpucommons.web.routes.table import App
 
 # aiohttp's HTTP protocol, except that a malformed request leaves nothing to the garbage collector.
 

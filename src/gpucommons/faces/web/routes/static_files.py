@@ -11,8 +11,8 @@ from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, accepts_gzip, compressed, matches_etag
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.routes.negotiation import CLOSED_POLICY, Request, Response, accepts_gzip, compressed, matches_etag
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -57,7 +57,7 @@ class StaticFile:
 
 def static_files() -> dict[str, StaticFile]:
     """Every file of the page by its path below `static/`."""
-    root = files("gpucommons.web") / "static"
+    root = files("gpucommons.faces.web") / "static"
     return {name: StaticFile.of(name, file.read_bytes()) for name, file in _walk(root, "")}
 
 

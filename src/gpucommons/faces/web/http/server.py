@@ -18,16 +18,16 @@ from aiohttp import web
 from gpucommons.base.address import Address, UnixAddress, parse_address, parse_unix_address
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError
+from gpucommons.faces.web.access.control import AccessControl, HostNames, resolved_name
+from gpucommons.faces.web.access.reload import WebConfigFile
+from gpucommons.faces.web.access.tls import Tls
+from gpucommons.faces.web.http.connections import ConnectionLimits, Connections
+from gpucommons.faces.web.http.dispatch import Dispatcher, GuardedProtocol, ScrapeMeters
+from gpucommons.faces.web.http.listeners import Listener, Peers, open_sockets
+from gpucommons.faces.web.routes.api import Api
+from gpucommons.faces.web.routes.table import App, MetricsProvider, drop_in_routes, main_routes
 from gpucommons.model.agent import ScrapeReading
 from gpucommons.rules.privacy import Privacy
-from gpucommons.web.access.host_names import AccessControl, HostNames, resolved_name
-from gpucommons.web.access.reload import WebConfigFile
-from gpucommons.web.access.tls import Tls
-from gpucommons.web.http.connections import ConnectionLimits, Connections
-from gpucommons.web.http.dispatch import Dispatcher, GuardedProtocol, ScrapeMeters
-from gpucommons.web.http.listeners import Listener, Peers, open_sockets
-from gpucommons.web.routes.api import Api
-from gpucommons.web.routes.table import App, MetricsProvider, drop_in_routes, main_routes
 
 _LINGER_S = 2.0
 

@@ -15,9 +15,9 @@ from gpucommons.base.address import Address, UnixAddress
 from gpucommons.base.port_owner import port_owner
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError, listen, peer_credentials
+from gpucommons.faces.web.access.tls import Tls
+from gpucommons.faces.web.http.connections import ConnectionGuard, Connections, HttpProtocol
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.web.access.tls import Tls
-from gpucommons.web.http.connections import ConnectionGuard, Connections, HttpProtocol
 
 # The other end of a connection: its origin, and on a Unix socket its user, as the kernel reports it. The user of a TCP
 # connection is unknown.

@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from gpucommons.base.address import ANY_HOST
-from gpucommons.web.access.auth import Authenticator, PasswordVerdict, parse_authorization
-from gpucommons.web.access.reload import WebConfigSettings
-from gpucommons.web.access.web_config import RateLimit, TokenBucket
-from gpucommons.web.routes.negotiation import Response, text
+from gpucommons.faces.web.access.auth import Authenticator, PasswordVerdict, parse_authorization
+from gpucommons.faces.web.access.reload import WebConfigSettings
+from gpucommons.faces.web.access.web_config import RateLimit, TokenBucket
+from gpucommons.faces.web.routes.request import Response, text
 
 # The host names under which the agent serves requests, against DNS rebinding.
 #
