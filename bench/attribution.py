@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from bench.table import show
+from gpucommons.agent.sources import attributed
 from gpucommons.model.containers import Container, ContainerReading, ContainerState
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings
 from gpucommons.model.ownership import Reason
@@ -25,7 +26,6 @@ from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails,
 from gpucommons.model.snapshot import Readings
 from gpucommons.owners.attribution_stage import AttributionStage, ProcessWorld
 from gpucommons.owners.owner import OwnerRules
-from gpucommons.sampling.attributed import attributed
 from gpucommons.sources.host.commands import CommandReader
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from gpucommons.sources.people.user_names import host_user_names

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.agent.problem_log import ProblemLog
+from gpucommons.agent.parts import ProblemLog
 from gpucommons.model.snapshot import Readings
 from played import snapshot_of
 

@@ -58,7 +58,7 @@ ROOMS: dict[str, set[str]] = {
         "sources",
         "sources.host",
     },
-    "sampling": {"base", "model", "owners", "sources", "sources.host", "sources.people"},
+    "sampling": {"base", "model", "sources"},
     "faces": set(),
     "faces.exposition": {"model"},
     "faces.dialects": {"", "faces.exposition", "model", "rules"},
@@ -73,18 +73,19 @@ ASSEMBLY = ("agent", "cli")
 
 
 def test_every_room_imports_what_the_table_says(tree: SourceTree) -> None:
-    found = {room: imported for room, imported in tree.rooms().items() if room not in ASSEMBLY}
+    found = {room: imported for room, imported in tree.rooms().items() if room.split(".")[0] not in ASSEMBLY}
     assert found == ROOMS
 
 
 def test_rooms_import_only_rooms_above_them(tree: SourceTree) -> None:
-    order = [*ROOMS, *ASSEMBLY]
+    order = list(ROOMS)
     wrong = [
         f"{room} imports {imported}"
         for room, rooms in tree.rooms().items()
         for imported in rooms
-        if order.index(imported) >= order.index(room)
+        if room in ROOMS and (imported not in ROOMS or order.index(imported) >= order.index(room))
     ]
+    wrong += [f"{room} imports cli" for room, rooms in tree.rooms().items() if "cli" in rooms and room != "cli"]
     assert not wrong
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from gpucommons.agent.sources import attributed
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.owners.holding_stage import AllocationStage
-from gpucommons.sampling.attributed import attributed
 from gpucommons.simulation.scenarios import SCENARIOS
 
 

@@ -13,9 +13,8 @@ from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.idle_watch import IdleWatch
 from gpucommons.agent.leasing import Leasing
-from gpucommons.agent.parts import Part
+from gpucommons.agent.parts import Part, ProblemLog
 from gpucommons.agent.ports import check_ports
-from gpucommons.agent.problem_log import ProblemLog
 from gpucommons.agent.sharing_checks import check_parking, enforces_leases, metrics_listeners
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names

@@ -1,12 +1,10 @@
-"""Keeps the pauses of Python's garbage collector short and away from hand-offs: while it runs, every thread waits.
+"""The agent's own memory: short pauses of the garbage collector, and large objects given back to the kernel.
 
-The young generations are examined as objects are made, which takes about a millisecond. Old objects are examined when
-the process has grown, at a moment at which no client is about to get its turn. What survives is not examined again: a
-pause depends on what is new, not on the size of the process. Every ten minutes, at such a moment, everything is
-examined. This changes the whole process: only `up` may call it.
+While the collector runs, every thread waits, and a hand-off with them.
 """
 
 import asyncio
+import ctypes
 import gc
 from collections.abc import Callable
 from enum import Enum
@@ -14,6 +12,13 @@ from typing import Final, NamedTuple
 
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.sources.agent import own_rss_bytes
+
+# Keeps the pauses of Python's garbage collector short and away from hand-offs: while it runs, every thread waits.
+#
+# The young generations are examined as objects are made, which takes about a millisecond. Old objects are examined when
+# the process has grown, at a moment at which no client is about to get its turn. What survives is not examined again: a
+# pause depends on what is new, not on the size of the process. Every ten minutes, at such a moment, everything is
+# examined. This changes the whole process: only `up` may call it.
 
 _YOUNG_THRESHOLD: Final = 700
 # Low, so that the middle generation stays small and its collection short.
@@ -93,3 +98,29 @@ async def collect_garbage(latest: Callable[[], Snapshot | None]) -> None:
 def _growth(last_bytes: int | None) -> int | None:
     now_bytes = own_rss_bytes()
     return None if last_bytes is None or now_bytes is None else now_bytes - last_bytes
+
+
+# Makes glibc's malloc return the memory of large objects to the kernel once they are freed.
+#
+# By default it keeps large blocks for reuse once some have been freed, and gives each thread a heap of its own. Between
+# the blocks that stay, much of that memory is then neither used nor returned: 13 of 194 MB with 32,000 processes on
+# GPUs. This changes the whole process: only `up` may call it.
+
+# The parameters of mallopt(3).
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+# A body of /metrics with some thousand series has about this size. The kernel clears the pages of each such block.
+_LARGE_BYTES: Final = 1024 * 1024
+
+
+def return_freed_memory() -> None:
+    """Call before the first thread starts. Another C library's malloc stays as it is."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    # A fixed threshold ends glibc's own adjustment. One heap is enough: Python's lock lets one thread run at a time.
+    mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+    mallopt(_M_ARENA_MAX, 1)

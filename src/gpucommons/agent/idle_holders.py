@@ -1,10 +1,24 @@
-"""The holders of slots as the ladder sees them: containers, pods, jobs, leases, a user's programs on a GPU. Pure."""
+"""The holders of slots as the ladder sees them, and the weekly digest for administrators.
 
+The holders are containers, pods, jobs, leases, and a user's programs on a GPU.
+"""
+
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
 
 from gpucommons.config.idle import IdleRuleSettings
+from gpucommons.idle.digest import LostGpu, digest_text
 from gpucommons.idle.messages import HeldIdle
+from gpucommons.ledger.accounts import accounts_of
+from gpucommons.ledger.errors import LedgerError
+from gpucommons.ledger.event_detector import GPU_LOST
+from gpucommons.ledger.event_log import read_events
+from gpucommons.ledger.query import PeriodUsage, read_period
+from gpucommons.model.accounts import By
 from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.containers import all_containers
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
@@ -15,6 +29,8 @@ from gpucommons.owners.slot_states import shortest_idle_s
 from gpucommons.rules.identities import account_name
 from gpucommons.rules.placement import says_no
 from gpucommons.scheduler.programs.commands import short_command
+
+# The holders of slots as the ladder sees them: containers, pods, jobs, leases, a user's programs on a GPU. Pure.
 
 
 def holders_of(reading: AllocationReading) -> Mapping[str, list[Allocation]]:
@@ -93,3 +109,22 @@ def _since(rows: list[Allocation], readings: Readings) -> float | None:
     if not any(known) and readings.slots is not None:
         known = [status.since_wall_s for status in readings.slots.slots if status.slot.uuid in slots]
     return min((since_s for since_s in known if since_s is not None), default=None)
+
+
+# The weekly digest from the files of the accounts and of the events. Blocks while it reads them.
+
+_WEEK_S: Final = 7 * 86_400
+
+
+def weekly_digest(ledger: Path, event_log: Path, hostname: str, now_wall_s: float) -> str:
+    """Of the seven days before now. If the accounts cannot be read, the text says so."""
+    until_s = math.ceil(now_wall_s)
+    since_s = until_s - _WEEK_S
+    events = [event for event in read_events(event_log) if since_s <= event.wall_s < until_s]
+    lost = [LostGpu(str(event.details.get("gpu", "?")), event.wall_s) for event in events if event.type == GPU_LOST]
+    steps = Counter(event.type for event in events)
+    try:
+        usage = read_period(ledger, since_s, until_s) if ledger.exists() else PeriodUsage(since_s, until_s)
+    except LedgerError as error:
+        return f"The accounts of {hostname} cannot be read: {error}"
+    return digest_text(hostname, accounts_of(usage, By.USER), accounts_of(usage, By.GPU), lost, steps)

@@ -1,10 +1,57 @@
-"""Checks that no two drop-in listeners use the same port, before any of them is opened. Pure."""
+"""What settings mean together: the rules of owners, the prices, and ports that must differ.
+
+A mistake is a ConfigError of one line at the start, in the agent and in `check-config` alike. Commands import this
+module: it imports no source and no service.
+"""
 
 from collections.abc import Iterable
 from itertools import combinations
+from pathlib import Path
 
 from gpucommons.base.address import Address, parse_address
+from gpucommons.config.accounts import AccountsSettings
 from gpucommons.config.option import ConfigError
+from gpucommons.config.prices import in_billionths, parse_prices
+from gpucommons.config.sources import OwnersSettings
+from gpucommons.model.prices import Prices
+from gpucommons.owners.owner import OwnerRules, SiteRuleError, parse_order, parse_site_rules
+
+# The rules of attribution from the settings. A mistake in them is a ConfigError of one line at the start.
+
+
+def owner_rules(settings: OwnersSettings) -> OwnerRules:
+    try:
+        order = parse_order(settings.order)
+    except ValueError as error:
+        raise ConfigError(f"owners.order: {error}") from error
+    labels = tuple(label.strip() for label in settings.labels.split(",") if label.strip())
+    if not settings.rules_file:
+        return OwnerRules(order, labels)
+    try:
+        site = parse_site_rules(Path(settings.rules_file).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, SiteRuleError) as error:
+        raise ConfigError(f"owners.rules_file: {settings.rules_file}: {error}") from error
+    return OwnerRules(order, labels, site)
+
+
+# The prices of the accounts, from the settings. Pure.
+
+
+def prices_of(settings: AccountsSettings) -> Prices:
+    return Prices(
+        parse_prices(settings.price_per_gpu_hour),
+        _exact(settings.price_per_kwh),
+        settings.currency,
+        _exact(settings.co2_g_per_kwh),
+    )
+
+
+def _exact(number: float) -> int | None:
+    """In billionths. 0 is not set."""
+    return in_billionths(number) if number else None
+
+
+# Checks that no two drop-in listeners use the same port, before any of them is opened. Pure.
 
 _EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})
 

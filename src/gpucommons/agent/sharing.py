@@ -1,32 +1,35 @@
-"""The scheduler in the agent: started as a service, fed with readings of GPUs and pods, read as a source."""
+"""The scheduler in the agent: started as a service, fed with readings of GPUs and pods, read as a source.
+
+It gets how busy each GPU was, and the names and pods of processes, from the snapshots.
+"""
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gpucommons.agent.busy import BusyMeter
-from gpucommons.agent.lease_room import lease_claims
-from gpucommons.agent.pausing import enforcement_terms, pauser_settings
-from gpucommons.agent.process_names import process_names
-from gpucommons.agent.sharing_checks import check_scheduler, enforces_leases
-from gpucommons.agent.sharing_rules import client_rules, program_rules
+from gpucommons.agent.enforcing import enforcement_terms, pauser_settings
+from gpucommons.agent.lease_memory import lease_claims
+from gpucommons.agent.sharing_checks import check_scheduler, client_rules, enforces_leases, program_rules
 from gpucommons.config.runtime_directory import control_path, own_control_socket
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
-from gpucommons.model.gpu import Gpu, GpuReading
+from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
 from gpucommons.model.pods import PodReading
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.users import UsersReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
+from gpucommons.scheduler.policy.limit_lookup import NO_POD, PodName
 from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
-from gpucommons.scheduler.programs.jobs import read_programs
+from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
@@ -37,6 +40,76 @@ from gpucommons.sources.source import Source, SourceStarting
 
 if TYPE_CHECKING:
     from gpucommons.simulation.shared_lab import SharedLab
+
+
+# How busy each GPU was: each measurement is returned once, with the time that it spans.
+#
+# GPM's graphics activity where the GPU has it, else NVML's utilisation. The two are never mixed for one GPU: a job that
+# waits for its launches is at 99 % by NVML and at 30 % by GPM.
+
+# NVML's utilisation spans up to this long, however often it is read.
+_LEAST_SPAN_S: Final = 1.0
+
+
+class BusyMeter:
+    def __init__(self) -> None:
+        self._reading: GpuReading | None = None
+        self._gpm: dict[str, GpmReading] = {}
+        self._measured_s: dict[str, float] = {}
+
+    def of(self, snapshot: Snapshot) -> Mapping[str, Busy]:
+        """The measurements since the last snapshot, by UUID."""
+        reading, source = snapshot.readings.gpus, snapshot.sources.get("nvml")
+        if reading is None or reading is self._reading:
+            return {}
+        if source is None or source.last_success_monotonic_s is None:
+            return {}
+        self._reading = reading
+        begun_s = source.last_success_monotonic_s - (source.duration_s or 0.0)
+        found = {}
+        for gpu in reading.present_gpus():
+            uuid = gpu.identity.uuid
+            ratio = self._new_ratio(gpu)
+            if ratio is None:
+                continue
+            # GPM's value spans the time between two passes, wherever in a pass it was taken.
+            before_s, self._measured_s[uuid] = self._measured_s.get(uuid), begun_s
+            if before_s is not None:
+                found[uuid] = Busy(ratio, min(before_s, begun_s - _LEAST_SPAN_S))
+        return found
+
+    def _new_ratio(self, gpu: Gpu) -> float | None:
+        uuid, gpm = gpu.identity.uuid, gpu.gpm
+        if gpm is not None and gpm.graphics_ratio is not None:
+            known, self._gpm[uuid] = self._gpm.get(uuid), gpm
+            return None if gpm is known else gpm.graphics_ratio
+        percent = gpu.readings.utilization_percent
+        return None if uuid in self._gpm or percent is None else percent / 100
+
+
+# The names and pods of the processes on GPUs and the names of users, for the scheduler's clients.
+
+
+def process_names(programs: ProgramReading, users: UsersReading | None, pids: Collection[int]) -> ProcessNames:
+    """Of the processes with these pids only: a node may have thousands of others on its GPUs."""
+    chosen = [process for process in programs.processes if process.pid in pids]
+    by_key = {one.key: Program(one.job, (one,)).display_name for one in chosen if one.key is not None}
+    return ProcessNames(by_key, {} if users is None else users.names, dict(_pods(chosen)))
+
+
+def _pods(processes: Iterable[GpuUser]) -> Iterator[tuple[ProcessKey, PodName]]:
+    for process in processes:
+        workload = process.workload
+        if process.key is None:
+            continue
+        # In a cgroup tree that its user may write, a pod is that user's claim.
+        if workload.pod is None or workload.delegated:
+            yield process.key, NO_POD
+        elif workload.pod.name:
+            yield process.key, PodName(workload.pod.namespace, workload.pod.name)
+
+
+# The scheduler in the agent: started as a service, fed with readings of GPUs and pods, read as a source.
 
 log = logging.getLogger(__name__)
 

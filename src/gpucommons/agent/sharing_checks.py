@@ -1,14 +1,78 @@
-"""What the settings of the scheduler mean for the rest of the agent, which then does not import the scheduler.
+"""The rules of [sharing_quotas], and settings of [scheduler] that contradict each other.
 
-The agent and `check-config` refuse settings of [scheduler] that contradict each other in the same words.
+The agent and `check-config` refuse contradictions in the same words.
 """
 
 import logging
+from collections.abc import Iterator
+from typing import Final
 
 from gpucommons.base.address import parse_address_or_port
+from gpucommons.base.quantities import parse_core, parse_memory
 from gpucommons.config.option import ConfigError
-from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings, SharingQuotaSettings
 from gpucommons.config.settings import Settings
+from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.programs.matching import ProgramRule
+
+# The kernel, the container runtime or Slurm says these of a process. A client of nvshare only claims its pod's name.
+_OF_PROCESSES: Final = ("user", "group", "container", "job", "unit", "command")
+
+
+def client_rules(settings: Settings) -> tuple[QuotaRule, ...]:
+    """The rules for nvshare's clients: those that match by pod, namespace and uid only. Raises ConfigError."""
+    return tuple(
+        QuotaRule(section.pod, section.namespace, section.uid, quota)
+        for _, section, quota in _sections(settings)
+        if section.share and all(getattr(section, pattern) == "*" for pattern in _OF_PROCESSES)
+    )
+
+
+def program_rules(settings: Settings) -> tuple[ProgramRule, ...]:
+    """The rules for programs, in the order of the file. Raises ConfigError."""
+    return tuple(
+        ProgramRule(
+            name,
+            user=section.user,
+            group=section.group,
+            container=section.container,
+            pod=section.pod,
+            namespace=section.namespace,
+            job=section.job,
+            unit=section.unit,
+            command=section.command,
+            uid=section.uid,
+            quota=quota,
+            share=section.share,
+        )
+        for name, section, quota in _sections(settings)
+    )
+
+
+def check_rules(settings: Settings) -> None:
+    """Raises ConfigError, one line, for the first rule with a wrong value."""
+    for _ in _sections(settings):
+        pass
+
+
+def _sections(settings: Settings) -> Iterator[tuple[str, SharingQuotaSettings, QuotaValues]]:
+    for name, section in settings.sharing_quotas.items():
+        try:
+            yield name, section, _checked(section)
+        except ValueError as error:
+            raise ConfigError(f"sharing_quotas.{name}: {error}") from error
+
+
+def _checked(section: SharingQuotaSettings) -> QuotaValues:
+    for pattern in _OF_PROCESSES:
+        if not getattr(section, pattern):
+            raise ValueError(f"{pattern} is empty and matches no program: use a shell pattern, or leave it out")
+    if not section.share and (section.memory or section.core):
+        raise ValueError("share = false and a quota: what is left alone has no quota; remove memory, core or share")
+    memory = parse_memory(section.memory) if section.memory else None
+    core = parse_core(str(section.core)) if section.core else None
+    return QuotaValues(memory, core)
+
 
 log = logging.getLogger(__name__)
 

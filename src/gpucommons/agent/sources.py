@@ -1,15 +1,19 @@
-"""Every source of the agent, in one list: what is read, how often, and what is derived from the readings."""
+"""Puts attribution between the sources and the snapshot."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gpucommons.agent.cluster import pod_follower
-from gpucommons.agent.owners import owner_rules
+from gpucommons.agent.ports import owner_rules
 from gpucommons.agent.sharing_checks import nvml_cadence_s
+from gpucommons.config.dialects import DcgmSettings
+from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
+from gpucommons.config.sources import KubernetesSettings
 from gpucommons.config.state_directory import events_position_file
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading
@@ -24,15 +28,17 @@ from gpucommons.model.idle import IdlePeriods
 from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.kernel import KernelReading
 from gpucommons.model.pods import PodDevicesReading, PodReading
+from gpucommons.model.process_context import CommandLineReading
 from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.text_files import TextFilesReading
 from gpucommons.model.users import UsersReading
-from gpucommons.owners.attribution_stage import ProcessWorld
+from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ProcessWorld
 from gpucommons.owners.holding_stage import AllocationStage
+from gpucommons.owners.owner import OwnerRules
+from gpucommons.owners.process_identity import CommandLines, ProcessIdentities, pid_view
 from gpucommons.owners.slot_states import IdleWindow
 from gpucommons.owners.slots import slice_owner
-from gpucommons.sampling.attributed import attributed, this_machine
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.alertmanager import AlertmanagerSource
@@ -42,21 +48,94 @@ from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.containers.usage import ContainerUsageReader
 from gpucommons.sources.ds01.events import Ds01EventsReader
 from gpucommons.sources.ds01.state import Ds01StateReader
+from gpucommons.sources.host.commands import CommandReader
 from gpucommons.sources.host.cpu import CpuReader
 from gpucommons.sources.host.filesystems import FilesystemReader
 from gpucommons.sources.host.hardware import HardwareReader
 from gpucommons.sources.host.kernel import KernelReader
 from gpucommons.sources.host.memory import read_memory
+from gpucommons.sources.host.pid_facts import read_pid_facts
 from gpucommons.sources.host.pressure import read_pressure
+from gpucommons.sources.host.process_details import ProcessDetailsReader
 from gpucommons.sources.host.processes import ProcessTableReader
 from gpucommons.sources.host.textfile import TextFileReader
 from gpucommons.sources.job_mapping import JobMappingReader
+from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
+from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
+from gpucommons.sources.kubernetes.pod_json import LabelPatterns
+from gpucommons.sources.kubernetes.source import PodFollower
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.nvml.lanes import FAST_EVERY_S
 from gpucommons.sources.nvml.source import NvmlReader
+from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.people.users import UsersReader, host_root
 from gpucommons.sources.source import Source
+
+_COMMANDS_DEADLINE_S = 5.0
+
+
+def this_machine(procfs: Path) -> ProcessWorld:
+    view = pid_view(read_pid_facts(procfs))
+    return ProcessWorld(ProcessDetailsReader(procfs), view, host_user_names(procfs), CommandReader(procfs))
+
+
+def attributed(
+    sources: Iterable[Source], world: ProcessWorld, rules: OwnerRules | None = None
+) -> tuple[list[Source], AttributionStage]:
+    """The sources, where the GPU source also identifies the processes that it lists, and the stage to derive with.
+
+    After the GPU source comes the source of the command lines of these processes.
+    """
+    identities = ProcessIdentities(world.reader, world.view)
+    commands = CommandLines(world.commands, identities)
+    found: list[Source] = []
+    for source in sources:
+        if source.feeds != "gpus":
+            found.append(source)
+            continue
+        found.append(replace(source, read=IdentifiedGpus(source.read, identities, world.users).read))
+        found.append(
+            Source(
+                "command_lines",
+                "command_lines",
+                CommandLineReading,
+                commands.read,
+                source.cadence_s,
+                _COMMANDS_DEADLINE_S,
+                runs_on=source.runs_on,
+            )
+        )
+    return found, AttributionStage(identities, world.users, rules)
+
+
+# Where this node's pods are read from, by the settings.
+
+
+def pod_follower(settings: KubernetesSettings, dcgm: DcgmSettings) -> PodFollower | KubeletPodFollower:
+    """Labels are kept for owners, and for the dcgm dialect if it shows them."""
+    names = [label.strip() for label in settings.pod_labels.split(",") if label.strip()]
+    patterns = [pattern.strip() for pattern in dcgm.pod_label_allowlist.split(",")] if dcgm.pod_labels else []
+    labels = LabelPatterns(names, patterns)
+    access = _access(settings)
+    if settings.source == "api":
+        return PodFollower(access, allowed_labels=labels)
+    if access is None:
+        raise ConfigError("kubernetes.source = kubelet requires kubernetes.api_url, such as https://127.0.0.1:10250")
+    return KubeletPodFollower(access, allowed_labels=labels)
+
+
+def _access(settings: KubernetesSettings) -> ClusterAccess | None:
+    """None: use the API server that Kubernetes announces to each pod."""
+    if not settings.api_url:
+        return None
+    node_name = settings.node_name or os.environ.get("NODE_NAME", "")
+    if not node_name:
+        raise ConfigError("kubernetes.node_name: required with kubernetes.api_url (or set NODE_NAME)")
+    return ClusterAccess(settings.api_url, node_name, settings.ca_file or None, settings.token_file or None)
+
+
+# Every source of the agent, in one list: what is read, how often, and what is derived from the readings.
 
 # The driver calls that measure how busy a GPU is, made in every reading even if they are slow: on an H200 GPM takes 1
 # to 4 ms.

@@ -74,7 +74,7 @@ def up(
     import uvloop
 
     from gpucommons.agent.agent import Agent
-    from gpucommons.agent.heap import return_freed_memory
+    from gpucommons.agent.garbage import return_freed_memory
 
     settings = loaded.settings
     scenario = scenario_named(simulate)

@@ -1,22 +1,202 @@
-"""The clock: starts each source when it is due, enforces deadlines, and publishes one Snapshot per tick.
+"""The clock: starts each source when it is due, enforces deadlines, and publishes one Snapshot at a time.
 
-Publishing replaces one reference; an older Snapshot stays valid for those who hold it. A source that fails, hangs or is
-slow loses only its own readings. Blocking reads never run on the event loop.
+Ticks lie on a fixed grid, so that sources of one cadence stay in step. A source that may block has a thread of its
+own, and a hung read costs that thread only. The state of each source is a pure state machine.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpucommons.base.backoff import Backoff
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState
-from gpucommons.sampling.beat import next_beat
-from gpucommons.sampling.tracker import SourceTracker
-from gpucommons.sampling.worker import ReadThread
-from gpucommons.sources.source import Source
+from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
+
+# Ticks on a fixed grid of time, so that sources with the same cadence stay in step and nothing drifts.
+#
+# Timers sometimes fire slightly early; within the slack that counts as on time, not as an additional tick.
+
+_SLACK_RATIO = 0.05
+
+
+def next_beat(now_s: float, period_s: float) -> float:
+    return (math.floor(now_s / period_s + _SLACK_RATIO) + 1) * period_s
+
+
+def on_beat(now_s: float, due_s: float, period_s: float) -> bool:
+    return now_s >= due_s - _SLACK_RATIO * period_s
+
+
+# The state of one source as a pure state machine: outcomes in, SourceState and the next due time out.
+#
+# Holds all rules about when a source is read, timed out and retried. The time is passed to each method.
+
+_LONG_DETAIL = 300
+
+
+@dataclass(slots=True)
+class SourceTracker:
+    source: Source
+    state: SourceState = field(init=False)
+    value: object = None
+    due_s: float = 0.0
+    started_s: float | None = None
+    _timed_out: bool = False
+    # What is absent is tried again, less and less often: a driver may be installed while the agent runs.
+    _absent_backoff: Backoff = field(default_factory=lambda: Backoff(5.0, 60.0, jitter=0.0))
+
+    def __post_init__(self) -> None:
+        source = self.source
+        self.state = SourceState(
+            source.name,
+            essential=source.essential,
+            detail="not read yet",
+            stale_after_s=max(3 * source.cadence_s, source.cadence_s + self.deadline_s),
+        )
+
+    @property
+    def deadline_s(self) -> float:
+        return max(self.source.deadline_s, self.source.cadence_s)
+
+    @property
+    def in_flight(self) -> bool:
+        return self.started_s is not None
+
+    def is_due(self, now_s: float) -> bool:
+        return not self.in_flight and on_beat(now_s, self.due_s, self.source.cadence_s)
+
+    def start(self, now_s: float) -> None:
+        self.started_s, self._timed_out = now_s, False
+        self.due_s = next_beat(now_s, self.source.cadence_s)
+
+    def check_deadline(self, now_s: float) -> bool:
+        """Drop the reading of a source whose read takes too long. True if the deadline has just passed."""
+        if self.started_s is None or self._timed_out or now_s - self.started_s < self.deadline_s:
+            return False
+        self._timed_out = True
+        detail = f"no answer within {self.deadline_s:g} s; still waiting"
+        self._fail("timeout", detail, now_s - self.started_s)
+        return True
+
+    def finish(self, outcome: object, now_s: float, wall_s: float) -> None:
+        """Take the outcome of a read: a value, or the exception that it raised."""
+        duration_s = now_s - (now_s if self.started_s is None else self.started_s)
+        late, self.started_s = self._timed_out, None
+        self._timed_out = False
+        if isinstance(outcome, SourceAbsent):
+            self._absent(outcome, duration_s, now_s)
+        elif isinstance(outcome, SourceStarting):
+            self.value = None
+            self.state = replace(self.state, up=False, absent=False, duration_s=duration_s, detail=str(outcome))
+        elif isinstance(outcome, SourceError):
+            self._fail(outcome.reason, str(outcome), duration_s)
+        elif isinstance(outcome, BaseException):
+            self._fail(type(outcome).__name__, str(outcome) or type(outcome).__name__, duration_s)
+        elif not isinstance(outcome, self.source.produces):
+            self._fail("garbage", f"returned {type(outcome).__name__}", duration_s)
+        elif late:
+            # The value is as old as the read that hung: read again now.
+            self.due_s = now_s
+        else:
+            self._succeed(outcome, duration_s, now_s, wall_s)
+
+    def _succeed(self, value: object, duration_s: float, now_s: float, wall_s: float) -> None:
+        self.value = value
+        self._absent_backoff.reset()
+        self.state = replace(
+            self.state,
+            up=True,
+            absent=False,
+            duration_s=duration_s,
+            last_success_monotonic_s=now_s,
+            last_success_wall_s=wall_s,
+            detail="",
+            remedy="",
+        )
+
+    def _absent(self, error: SourceAbsent, duration_s: float, now_s: float) -> None:
+        self.value = None
+        self.due_s = now_s + self._absent_backoff.next_s()
+        self.state = replace(
+            self.state, up=False, absent=True, duration_s=duration_s, detail=str(error), remedy=error.remedy
+        )
+
+    def _fail(self, reason: str, detail: str, duration_s: float) -> None:
+        self.value = None
+        failures = {**self.state.failures, reason: self.state.failures.get(reason, 0) + 1}
+        self.state = replace(
+            self.state,
+            up=False,
+            absent=False,
+            duration_s=duration_s,
+            failures=failures,
+            detail=detail[:_LONG_DETAIL],
+            remedy="",
+        )
+
+
+# One thread per source that may block. A hung read blocks only this thread.
+#
+# It is a daemon thread, so a driver call that never returns does not keep the process from exiting. Reads run one after
+# the other.
+
+
+class ReadThread:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, read: Callable[[], object]) -> "asyncio.Future[object]":
+        """Run `read` on the thread; the future resolves on the running event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+
+        def job() -> None:
+            try:
+                outcome, error = read(), None
+            except Exception as raised:
+                outcome, error = None, raised
+            # The loop may have been closed during the read.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_resolve, future, outcome, error)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"source-{self._name}", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+        return future
+
+    def close(self) -> None:
+        """End the thread after the current read; does not wait for it."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+def _resolve(future: "asyncio.Future[object]", outcome: object, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(outcome)
+    else:
+        future.set_exception(error)
+
+
+# The clock: starts each source when it is due, enforces deadlines, and publishes one Snapshot per tick.
+#
+# Publishing replaces one reference; an older Snapshot stays valid for those who hold it. A source that fails, hangs or
+# is slow loses only its own readings. Blocking reads never run on the event loop.
 
 # The share of a tick that the due sources may take before the Snapshot is published without them.
 _SETTLE_RATIO = 0.5

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from fakes.api_server import ApiServer, body, pod, silence, status, trickle
 from fakes.authority import Authority
-from gpucommons.agent.cluster import pod_follower
+from gpucommons.agent.sources import pod_follower
 from gpucommons.base.backoff import Backoff
 from gpucommons.config.dialects import DcgmSettings
 from gpucommons.config.sources import KubernetesSettings
