@@ -8,6 +8,7 @@ import pytest
 
 from faces.dialects.test_ds01 import family, value
 from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.sampler import Sampler
 from gpucommons.agent.sources import agent_sources
 from gpucommons.config.accounts import LedgerSettings, QuotaSettings
 from gpucommons.config.settings import Settings
@@ -16,7 +17,6 @@ from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.ledger.event_log import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 

@@ -1,6 +1,6 @@
 """How busy a GPU was, for the scheduler: each measurement once, with its time span, from one kind of measurement."""
 
-from gpucommons.agent.sharing import BusyMeter
+from gpucommons.agent.sharing.sharing import BusyMeter
 from gpucommons.model.gpu import GpmReading, Gpu, GpuIdentity, GpuReading, GpuReadings
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.source_state import SourceState

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.agent.garbage import Examine, Progress, is_calm, to_examine
+from gpucommons.agent.memory import Examine, Progress, is_calm, to_examine
 from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.sharing import GpuSharing, SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot

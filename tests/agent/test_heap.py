@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-from gpucommons.agent.garbage import return_freed_memory
+from gpucommons.agent.memory import return_freed_memory
 from gpucommons.sources.agent import own_rss_bytes
 
 MEGABYTE = 1 << 20

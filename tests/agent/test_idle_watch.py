@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from attribution.builders import gpu
-from gpucommons.agent.idle_watch import IdleWatch
+from gpucommons.agent.idle.watch import IdleWatch
 from gpucommons.config.idle import IdleRuleSettings, IdleSettings, MailSettings, WebhookSettings
 from gpucommons.config.leases import LeasesSettings
 from gpucommons.config.option import ConfigError

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gpucommons.agent.lease_facts import leasable_slots
-from gpucommons.agent.lease_memory import memory_of_leases
+from gpucommons.agent.leases.facts import leasable_slots
+from gpucommons.agent.sharing.lease_room import memory_of_leases
 from gpucommons.leases.policy.values import LeasableSlot
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading

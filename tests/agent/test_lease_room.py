@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpucommons.agent.lease_memory import lease_claims
+from gpucommons.agent.sharing.lease_room import lease_claims
 from gpucommons.model.allocations import (
     Allocation,
     AllocationReading,

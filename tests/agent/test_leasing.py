@@ -13,8 +13,8 @@ import pytest
 
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
-from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
-from gpucommons.agent.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
+from gpucommons.agent.leases.facts import gpu_programs, leasable_slots, manager_of, user_facts
+from gpucommons.agent.leases.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
 from gpucommons.config.accounts import LedgerSettings
 from gpucommons.config.leases import LeaseQuotaSettings, LeasesSettings
 from gpucommons.config.option import ConfigError

@@ -8,7 +8,7 @@ import pytest
 from agent.test_enforcement import LeasedNode
 from fakes.mps import FakeMps
 from fakes.shared_gpu import MATMUL
-from gpucommons.agent.lease_facts import devices_in_turns
+from gpucommons.agent.leases.facts import devices_in_turns
 from gpucommons.model.parking import ParkedProgram, ParkingReading
 from open_folder import open_folder
 from running import command_process

@@ -1,6 +1,6 @@
 """The names of clients without a pod come from the kernel and the agent's readings, not from what they claim."""
 
-from gpucommons.agent.sharing import process_names
+from gpucommons.agent.sharing.sharing import process_names
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_context import ProcessContext

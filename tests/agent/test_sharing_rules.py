@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.agent.sharing_checks import client_rules, program_rules
+from gpucommons.agent.sharing.rules import client_rules, program_rules
 from gpucommons.cli.main import main
 from gpucommons.config.load import load
 from gpucommons.config.option import ConfigError

@@ -14,6 +14,7 @@ import pytest
 from attribution.builders import HOST, container, gpu, gpu_process, reading
 from attribution.cgroup_vectors import C
 from attribution.procfs_tree import add_process
+from gpucommons.agent.sampler import Sampler
 from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
@@ -22,7 +23,6 @@ from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ticks_since_boot
 from gpucommons.owners.process_identity import ProcessIdentities
-from gpucommons.sampling.sampler import Sampler
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from gpucommons.sources.source import Source
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.agent.ports import prices_of
+from gpucommons.agent.setting_rules import prices_of
 from gpucommons.config.load import load
 from gpucommons.config.option import ConfigError
 from gpucommons.model.prices import BILLION, NO_PRICES, Prices

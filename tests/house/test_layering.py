@@ -58,7 +58,6 @@ ROOMS: dict[str, set[str]] = {
         "sources",
         "sources.host",
     },
-    "sampling": {"base", "model", "sources"},
     "faces": set(),
     "faces.exposition": {"model"},
     "faces.dialects": {"", "faces.exposition", "model", "rules"},

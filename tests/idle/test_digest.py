@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from attribution.builders import gpu
 from gpucommons.agent.accounts import Accounts
-from gpucommons.agent.idle_holders import weekly_digest
+from gpucommons.agent.idle.holders import weekly_digest
 from gpucommons.config.accounts import EventsSettings, LedgerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.config.sources import SamplingSettings

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sampling.sampler import next_beat, on_beat
+from gpucommons.agent.sampler import next_beat, on_beat
 
 period = st.floats(0.1, 3600)
 now = st.floats(0, 1e8)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from attribution.builders import HOST, gpu, gpu_process, reading
 from attribution.procfs_tree import add_process
+from gpucommons.agent.sampler import Sampler
 from gpucommons.agent.sources import attributed
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.process_context import ProcessContext
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.owners.attribution_stage import ProcessWorld
-from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.lab_people import LabNames
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from gpucommons.sources.source import Source

@@ -8,9 +8,9 @@ from typing import Literal
 
 import pytest
 
+from gpucommons.agent.sampler import Sampler
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.sampling.sampler import Sampler
 from gpucommons.sources.source import Source, SourceAbsent, SourceError
 
 MEMORY = MemoryReading(100, 50)

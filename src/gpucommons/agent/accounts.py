@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from gpucommons.agent.ports import prices_of
+from gpucommons.agent.setting_rules import prices_of
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log

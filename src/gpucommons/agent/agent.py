@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
-from gpucommons.agent.idle_watch import IdleWatch
-from gpucommons.agent.leasing import Leasing
+from gpucommons.agent.idle.watch import IdleWatch
+from gpucommons.agent.leases.leasing import Leasing
 from gpucommons.agent.parts import Part, ProblemLog
-from gpucommons.agent.ports import check_ports
-from gpucommons.agent.sharing_checks import check_parking, enforces_leases, metrics_listeners
+from gpucommons.agent.sampler import Sampler
+from gpucommons.agent.setting_rules import check_ports
+from gpucommons.agent.sharing.rules import check_parking, enforces_leases, metrics_listeners
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
@@ -35,15 +36,14 @@ from gpucommons.faces.web.http.server import WebServer
 from gpucommons.faces.web.routes.api import Api
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.sampling.sampler import Sampler
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 
 # Imported where they are used: an agent that does not share GPUs has the scheduler neither in memory nor in its start.
 if TYPE_CHECKING:
-    from gpucommons.agent.enforcing import Enforcer
-    from gpucommons.agent.sharing import Sharing
+    from gpucommons.agent.sharing.pausing import Enforcer
+    from gpucommons.agent.sharing.sharing import Sharing
     from gpucommons.simulation.shared_lab import SharedLab
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Agent:
             return None
         if sharing is not None and sharing.shares_programs:
             return sharing.scheduler
-        from gpucommons.agent.enforcing import Enforcing
+        from gpucommons.agent.sharing.pausing import Enforcing
 
         enforcing = Enforcing(settings)
         self._parts.append(enforcing)
@@ -243,7 +243,7 @@ def _sharing(
 ) -> "Sharing | None":
     if lab is None and (scenario is not None or not settings.scheduler.is_used):
         return None
-    from gpucommons.agent.sharing import sharing_part, simulated_sharing
+    from gpucommons.agent.sharing.sharing import sharing_part, simulated_sharing
 
     return sharing_part(settings, gpm) if lab is None else simulated_sharing(settings, lab)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gpucommons.agent.ports import owner_rules
-from gpucommons.agent.sharing_checks import nvml_cadence_s
+from gpucommons.agent.setting_rules import owner_rules
+from gpucommons.agent.sharing.rules import nvml_cadence_s
 from gpucommons.config.dialects import DcgmSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings

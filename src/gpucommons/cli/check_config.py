@@ -8,8 +8,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from gpucommons.agent.idle_channels import check_idle, idle_channels
-from gpucommons.agent.sharing_checks import check_parking, check_rules, check_scheduler
+from gpucommons.agent.idle.channels import check_idle, idle_channels
+from gpucommons.agent.sharing.rules import check_parking, check_rules, check_scheduler
 from gpucommons.base.mail_address import is_mail_address
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gpucommons.agent.lease_facts import leasable_slots
+from gpucommons.agent.leases.facts import leasable_slots
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import take_sample
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse

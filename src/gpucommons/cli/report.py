@@ -137,7 +137,7 @@ def _report_job(reader: Reader, id: str, as_json: bool) -> None:
 
 def _own_job(reader: Reader, id: str) -> Document:
     """The document without an agent, as `own_report`."""
-    from gpucommons.agent.ports import prices_of
+    from gpucommons.agent.setting_rules import prices_of
     from gpucommons.faces.documents.job import BilledJob, job_document
     from gpucommons.ledger.errors import LedgerError
     from gpucommons.ledger.jobs import read_job
@@ -155,7 +155,7 @@ def _own_job(reader: Reader, id: str) -> Document:
 def own_report(reader: Reader, since: str | None, month: str | None, by: By, user: str | None) -> Document:
     """The document without an agent: from the ledger file, if this user may read it."""
     # Imported here: with an agent, they are not needed.
-    from gpucommons.agent.ports import prices_of
+    from gpucommons.agent.setting_rules import prices_of
     from gpucommons.faces.documents.report import ReportQuery
     from gpucommons.faces.documents.report import report as report_document
     from gpucommons.ledger.accounts import accounts_of

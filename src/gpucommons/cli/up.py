@@ -74,7 +74,7 @@ def up(
     import uvloop
 
     from gpucommons.agent.agent import Agent
-    from gpucommons.agent.garbage import return_freed_memory
+    from gpucommons.agent.memory import return_freed_memory
 
     settings = loaded.settings
     scenario = scenario_named(simulate)
@@ -93,7 +93,7 @@ def _share_scope(simulate: str | None) -> str:
 
 
 async def _run(agent: "Agent", shares: bool) -> None:
-    from gpucommons.agent.garbage import collect_garbage, shorten_pauses
+    from gpucommons.agent.memory import collect_garbage, shorten_pauses
     from gpucommons.faces.web.access.web_config import WebConfigError
 
     stop = asyncio.Event()

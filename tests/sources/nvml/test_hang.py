@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from fakes.nvml.rig import Rig
+from gpucommons.agent.sampler import Sampler
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.sampling.sampler import Sampler
 from gpucommons.sources.source import Source
 from parsing import Series, parsed
 from running import RunningAgent, running_agent

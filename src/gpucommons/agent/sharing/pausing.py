@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
-from gpucommons.agent.sharing_checks import enforces_leases, program_rules
+from gpucommons.agent.sharing.rules import enforces_leases, program_rules
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.client import PauserSettings

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpucommons.agent.lease_memory import memory_of_leases, processes_on, rooms_kept
+from gpucommons.agent.sharing.lease_room import memory_of_leases, processes_on, rooms_kept
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.desk import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucommons.agent.lease_facts import gpu_programs, leasable_slots, manager_of, user_facts
+from gpucommons.agent.leases.facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.base.boot_id import boot_id
 from gpucommons.base.loop_thread import LoopThread
 from gpucommons.base.peers import Admins
@@ -44,7 +44,7 @@ from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
 if TYPE_CHECKING:
-    from gpucommons.agent.enforcing import Enforcer
+    from gpucommons.agent.sharing.pausing import Enforcer
     from gpucommons.simulation.lab_leases import LabLeaseUsers
 
 # Of the daemons, below the runtime directory.

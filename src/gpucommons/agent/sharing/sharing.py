@@ -11,9 +11,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gpucommons.agent.enforcing import enforcement_terms, pauser_settings
-from gpucommons.agent.lease_memory import lease_claims
-from gpucommons.agent.sharing_checks import check_scheduler, client_rules, enforces_leases, program_rules
+from gpucommons.agent.sharing.lease_room import lease_claims
+from gpucommons.agent.sharing.pausing import enforcement_terms, pauser_settings
+from gpucommons.agent.sharing.rules import check_scheduler, client_rules, enforces_leases, program_rules
 from gpucommons.config.runtime_directory import control_path, own_control_socket
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
