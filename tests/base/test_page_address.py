@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.base.page_address import check_page_url, host_of, page_address
+from gpucommons.base.address import check_page_url, host_of, page_address
 
 
 @pytest.mark.parametrize(

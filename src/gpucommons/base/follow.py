@@ -1,7 +1,7 @@
-"""Follows a growing file line by line, across rotation by renaming and by copy-and-truncate.
+"""Files that the agent keeps, and growing files that it follows line by line.
 
-A position is an offset and the bytes before it: they show whether the file is still the same, and locate the unread
-rest in its rotated copies. The position can be saved over a restart; no line is read twice or in part.
+What the agent keeps names users and their work, so that others may not read it. A followed file may be rotated by
+renaming, or by copying and truncating.
 """
 
 import gzip
@@ -13,6 +13,49 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+# The mode of the files that the agent keeps: they name users and their work, so that others may not read them.
+
+STATE_FILE_MODE = 0o640
+
+
+def refused(path: Path) -> str | None:
+    """Why this process may not read the file, in one line; None if it may or if there is no such file.
+
+    The file is not opened: to close a database again would end SQLite's locks in this process.
+    """
+    try:
+        os.stat(path)
+        is_allowed = os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
+    except PermissionError:
+        is_allowed = False
+    except OSError:
+        return None
+    return None if is_allowed else f"{path}: no permission to read it; use sudo or join the group of the file"
+
+
+def open_state_file(path: Path | str, flags: int) -> int:
+    """A descriptor; a file that does not exist is created. The mode of an existing file is not changed."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, STATE_FILE_MODE)
+
+
+def replace_state_file(path: Path, content: bytes, mode: int = STATE_FILE_MODE, durably: bool = False) -> None:
+    """Readers find the old content or the new one. `durably` also survives a power failure. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        if durably:
+            os.fsync(descriptor)
+    os.replace(draft, path)
+
+
+# Follows a growing file line by line, across rotation by renaming and by copy-and-truncate.
+#
+# A position is an offset and the bytes before it: they show whether the file is still the same, and locate the unread
+# rest in its rotated copies. The position can be saved over a restart; no line is read twice or in part.
 
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 64

@@ -1,11 +1,56 @@
-"""Parses `30d`, `2026-11-01` and the month `2026-11` into periods. Pure; the time zone is a parameter."""
+"""Durations (`90s`, `1h30m`, `3d`) and periods (`30d`, `2026-11-01`, `2026-11`) as people write them. Pure.
+
+The time zone is a parameter.
+"""
 
 import math
 import re
 from datetime import datetime, tzinfo
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+# Durations as people write and read them: `90s`, `30m`, `2h`, `1h30m`, `3d`. Pure.
+
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw])", re.ASCII)
+_WHOLE: Final = re.compile(r"(?:\d{1,9}(?:\.\d{1,3})?[smhdw])+", re.ASCII)
+_LONGEST_S: Final = 366 * 86_400
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ValueError with one line."""
+    compact = text.strip().replace(" ", "")
+    if _WHOLE.fullmatch(compact) is None:
+        raise ValueError(f"invalid duration {text!r}: use a number with s, m, h, d or w, such as 90s, 2h or 1h30m")
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(compact))
+    if not 0 < seconds <= _LONGEST_S:
+        raise ValueError(f"invalid duration {text!r}: use more than 0 and at most 366 days")
+    return seconds
+
+
+def spoken_age(seconds: float) -> str:
+    """As `spoken_duration`, in whole seconds: a value that changes all the time needs no tenths."""
+    return f"{seconds:.0f} s" if seconds < 100 else spoken_duration(seconds)
+
+
+def spoken_duration(seconds: float) -> str:
+    """At most two units: `40 s`, `3 min`, `2 h 10 min`, `4 d 3 h`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s" if seconds else "0 s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+# Parses `30d`, `2026-11-01` and the month `2026-11` into periods. Pure; the time zone is a parameter.
+
+_PERIOD_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _LENGTH = re.compile(r"(\d{1,6})([smhdw])")
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 
@@ -32,7 +77,7 @@ def parse_period(since: str | None, of_month: str | None, now_s: float, zone: tz
 def parse_since(text: str, now_s: float, zone: tzinfo | None) -> int:
     """The Unix time that `text` names: an age or a date. Raises ValueError with one line."""
     if length := _LENGTH.fullmatch(text):
-        return int(now_s) - int(length[1]) * _UNITS_S[length[2]]
+        return int(now_s) - int(length[1]) * _PERIOD_UNITS_S[length[2]]
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

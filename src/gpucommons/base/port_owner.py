@@ -1,12 +1,72 @@
-"""The process that listens on a TCP port, from /proc. Best effort: every failure means unknown."""
+"""Processes in /proc: the line that identifies one, the boot that its pid belongs to, the owner of a port.
+
+A process is its pid and its start time, within one boot.
+"""
 
 import os
 from pathlib import Path
+from typing import Final
 
-from gpucommons.base.decimal_text import parse_decimal
+from gpucommons.base.printable import parse_decimal
+
+# The line of /proc/PID/stat: state, session, and the start time that identifies a process together with its pid.
+
+# Among the fields that follow the name.
+_STATE: Final = 0
+_PARENT: Final = 1
+_SESSION: Final = 3
+_USER_TICKS: Final = 11
+_SYSTEM_TICKS: Final = 12
+_START_TICKS: Final = 19
+
+
+def start_ticks(stat: bytes) -> int:
+    """The start time in clock ticks since boot."""
+    return int(_fields(stat)[_START_TICKS])
+
+
+def session_id(stat: bytes) -> int | None:
+    """The POSIX session; None where its first process is outside the pid namespace of this procfs."""
+    return int(_fields(stat)[_SESSION]) or None
+
+
+def parent_pid(stat: bytes) -> int:
+    return int(_fields(stat)[_PARENT])
+
+
+def cpu_ticks(stat: bytes) -> int:
+    """The CPU time of all its threads, ended ones too, in clock ticks."""
+    fields = _fields(stat)
+    return int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
+
+
+def state_letter(stat: bytes) -> str:
+    """The kernel's letter for what the process does: R, S, T, Z, ..."""
+    return _fields(stat)[_STATE].decode()
+
+
+def _fields(stat: bytes) -> list[bytes]:
+    """The fields after the name in parentheses, which may contain anything."""
+    return stat[stat.rindex(b")") + 2 :].split()
+
+
+# The kernel's id of this boot. Pids and start times of processes identify them within one boot only.
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Empty where the kernel has none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+# The process that listens on a TCP port, from /proc. Best effort: every failure means unknown.
 
 _LISTEN = "0A"
-_LOCAL_ADDRESS, _STATE, _INODE = 1, 3, 9
+_LOCAL_ADDRESS, _SOCKET_STATE, _INODE = 1, 3, 9
 
 
 def port_owner(port: int, procfs: Path = Path("/proc")) -> str | None:
@@ -29,7 +89,7 @@ def _listening_inodes(port: int, procfs: Path) -> set[str]:
             continue
         for line in lines:
             columns = line.split()
-            if len(columns) > _INODE and columns[_STATE] == _LISTEN:
+            if len(columns) > _INODE and columns[_SOCKET_STATE] == _LISTEN:
                 local_port = columns[_LOCAL_ADDRESS].rpartition(":")[2]
                 if local_port == f"{port:04X}":
                     inodes.add(columns[_INODE])

@@ -1,12 +1,82 @@
-"""Text from outside, safe to show in a terminal. Pure.
+"""Text from outside: numbers and amounts, mail addresses, text for a terminal, lines of a stream. Pure.
 
-Names come from users, pods, drivers and files. Control characters (escape sequences, newlines), bidirectional marks and
-invisible characters can change or hide what a terminal shows: they are shown escaped.
-
-The functions return the type Printable, and the commands print nothing else. `tests/house/test_output.py` checks it.
+Every command imports this module: it imports nothing but the standard library.
 """
 
+import re
 from collections.abc import Iterable
+from typing import Final
+
+# Whole numbers as other programs write them: ASCII digits only.
+#
+# `str.isdigit` is also true for characters such as `²`, which `int` rejects, and `int` also accepts `١` and `1_000`.
+
+# Enough for 64 bits, and far below the length limit of `int`.
+_MOST_DIGITS: Final = 20
+
+
+def parse_decimal(text: str) -> int | None:
+    """The number in `text`; None if it is not a number or has more than 20 digits."""
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+
+
+# Amounts of memory and shares of a GPU as people write them: `8Gi`, `512Mi`, `50%`. Pure.
+
+_UNITS: Final = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "Ki": 1 << 10,
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
+}
+_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(Ki|Mi|Gi|K|M|G|)B?", re.ASCII)
+LARGEST_BYTES: Final = 1 << 60
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of `8Gi`, `512Mi`, `10G`, `1073741824`; raises ValueError on anything else."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"invalid amount of memory {text!r}: use bytes, or a number with Ki, Mi, Gi, K, M or G")
+    amount = int(float(match[1]) * _UNITS[match[2]])
+    if not 0 < amount <= LARGEST_BYTES:
+        raise ValueError(f"invalid amount of memory {text!r}: use more than 0 and at most 1024 PiB")
+    return amount
+
+
+def parse_core(text: str) -> int:
+    """Percent of the GPU's time, 1..100; raises ValueError on anything else."""
+    percent = parse_decimal(text.strip().removesuffix("%"))
+    if percent is None or not 1 <= percent <= 100:
+        raise ValueError(f"invalid share of a GPU {text!r}: use a whole number from 1 to 100")
+    return percent
+
+
+# Email addresses as this project accepts them: plain ones, without a display name, comments or quotes. Pure.
+
+USER_PLACE: Final = "{user}"
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+
+
+def is_mail_address(text: str) -> bool:
+    """Nothing in it can end a header or add a recipient."""
+    return _ADDRESS.fullmatch(text) is not None and USER_PLACE not in text
+
+
+def user_address(pattern: str, user: str) -> str:
+    """The address of a user; empty where that would be no address."""
+    address = pattern.replace(USER_PLACE, user) if user else "" if USER_PLACE in pattern else pattern
+    return address if is_mail_address(address) else ""
+
+
+# Text from outside, safe to show in a terminal. Pure.
+#
+# Names come from users, pods, drivers and files. Control characters (escape sequences, newlines), bidirectional marks
+# and invisible characters can change or hide what a terminal shows: they are shown escaped.
+#
+# The functions return the type Printable, and the commands print nothing else. `tests/house/test_output.py` checks it.
 
 
 class Printable(str):
@@ -38,3 +108,37 @@ def _escaped(character: str) -> str:
 def _json_escaped(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+# Splits a stream of bytes into lines of limited length. Does no I/O.
+
+
+class LineTooLong(Exception):
+    """A line exceeds the limit: the peer does not send what was requested."""
+
+
+class LineSplitter:
+    """Takes chunks as they arrive and returns whole lines. An incomplete last line is never returned."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._parts: list[bytes] = []
+        self._held_bytes = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes, without empty ones."""
+        *whole, rest = chunk.split(b"\n")
+        lines = []
+        for piece in whole:
+            self._hold(piece)
+            lines.append(b"".join(self._parts))
+            self._parts.clear()
+            self._held_bytes = 0
+        self._hold(rest)
+        return [line for line in lines if line.strip()]
+
+    def _hold(self, piece: bytes) -> None:
+        self._held_bytes += len(piece)
+        if self._held_bytes > self._most_bytes:
+            raise LineTooLong(f"a line of more than {self._most_bytes} bytes")
+        self._parts.append(piece)

@@ -1,11 +1,20 @@
-"""Blocking work off the event loop, on a daemon thread, which does not delay the exit of the process."""
+"""Work off the event loop: on a daemon thread, or in an event loop of its own.
+
+A thread of its own keeps what it serves from being delayed by the agent's work, and the agent from being delayed by
+it.
+"""
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+
+import uvloop
+
+# Blocking work off the event loop, on a daemon thread, which does not delay the exit of the process.
 
 T = TypeVar("T")
 
@@ -36,3 +45,59 @@ def _fulfil(done: asyncio.Future[T], result: T) -> None:
 def _fail(done: asyncio.Future[T], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
+
+
+# An event loop in a thread of its own, so that what it serves is not delayed by the agent's work, nor delays it.
+
+
+class LoopThread:
+    """Call `start` and `stop` from the agent's loop, `call` from any thread.
+
+    `close` ends the service, on the thread's loop.
+    """
+
+    def __init__(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._close = close
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._thread: threading.Thread | None = None
+
+    async def start(self, opened: Callable[[], Awaitable[None]]) -> None:
+        """`opened` starts the service on the thread's loop. Its exception is raised here."""
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(opened, started), name=self._name, daemon=True)
+        self._thread.start()
+        try:
+            await asyncio.wrap_future(started)
+        except Exception:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        thread = self._thread
+        if thread is not None:
+            self.call(self._stop.set)
+            await asyncio.to_thread(thread.join)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Runs the function on the thread's loop, unless that is closed."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # The loop may be closed at any moment: a check before the call would race.
+                loop.call_soon_threadsafe(function)
+
+    def _run(self, opened: Callable[[], Awaitable[None]], started: "Future[None]") -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            self._loop = runner.get_loop()
+            runner.run(self._serve(opened, started))
+
+    async def _serve(self, opened: Callable[[], Awaitable[None]], started: "Future[None]") -> None:
+        try:
+            await opened()
+        except Exception as error:
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        await self._stop.wait()
+        await self._close()

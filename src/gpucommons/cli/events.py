@@ -151,7 +151,7 @@ def _of_log(
 ) -> Iterator[tuple[str, Document]]:
     """The events of the log file, oldest first."""
     # Imported here: with an agent, they are not needed.
-    from gpucommons.base.state_file import refused
+    from gpucommons.base.follow import refused
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching
     from gpucommons.ledger.event_log import older, read_events

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpucommons.base.duration_text import spoken_age
+from gpucommons.base.period import spoken_age
 from gpucommons.base.printable import printable
 from gpucommons.cli.agent_client import ReadFailed
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound

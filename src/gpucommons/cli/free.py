@@ -102,7 +102,7 @@ def _words(uuids: list[str]) -> str:
 
 
 def _bytes(memory: str | None) -> int:
-    from gpucommons.base.quantities import parse_memory
+    from gpucommons.base.printable import parse_memory
 
     try:
         return 0 if memory is None else parse_memory(memory)

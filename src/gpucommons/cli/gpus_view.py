@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpucommons.base.duration_text import spoken_duration
+from gpucommons.base.period import spoken_duration
 from gpucommons.base.printable import Printable, printable
 from gpucommons.cli.output import Line, plain_line
 from gpucommons.cli.text_table import TextTable, exact_table

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.duration_text import parse_duration
+from gpucommons.base.period import parse_duration
 from gpucommons.base.printable import printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.lease_requests import ask

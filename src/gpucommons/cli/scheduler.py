@@ -190,7 +190,7 @@ def set_limit(
     request: dict[str, object] = {"command": "set-limit", "target": target, **limit}
     answer = send(config, socket_path, request)
     # Imported here: the scheduler takes a tenth of a second to import. The agent has accepted these values.
-    from gpucommons.base.quantities import parse_core, parse_memory
+    from gpucommons.base.printable import parse_core, parse_memory
 
     _show_answer(
         answer,

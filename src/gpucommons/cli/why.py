@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.decimal_text import parse_decimal
-from gpucommons.base.printable import printable_lines
+from gpucommons.base.printable import parse_decimal, printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.base.page_address import check_page_url
+from gpucommons.base.address import check_page_url
 from gpucommons.config.accounts import AccountsSettings, EventsSettings, LedgerSettings, QuotaSettings
 from gpucommons.config.dialects import DcgmSettings, NodeExporterSettings, VgpuSettings
 from gpucommons.config.idle import IdleRuleSettings, IdleSettings, MailSettings, WebhookSettings

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gpucommons.base.duration_text import spoken_duration
+from gpucommons.base.period import spoken_duration
 from gpucommons.base.printable import printable
 from gpucommons.model.allocations import WorkloadKind
 from gpucommons.model.idle import IdleStep

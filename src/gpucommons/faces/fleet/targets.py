@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from gpucommons.base.page_address import host_of
+from gpucommons.base.address import host_of
 from gpucommons.faces.fleet import queries
 from gpucommons.faces.fleet.samples import FleetAnswers, Sample
 

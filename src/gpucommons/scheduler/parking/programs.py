@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpucommons.base.duration_text import spoken_age
+from gpucommons.base.period import spoken_age
 from gpucommons.base.printable import printable
 from gpucommons.model.parking import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.model.process_identity import ProcessKey

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gpucommons.base.loop_thread import LoopThread
+from gpucommons.base.threads import LoopThread
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.trespass import TrespassReport, TrespassStanding

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from gpucommons.base.loop_thread import LoopThread
+from gpucommons.base.threads import LoopThread
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.rules.privacy import Privacy
