@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 
 SOURCES = Path(__file__).parents[2] / "src" / "gpucommons"
 LOOKS_LIKE_A_NUMBER = {"isdigit", "isdecimal", "isnumeric"}
@@ -40,4 +40,4 @@ def test_no_other_code_uses_isdigit() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in LOOKS_LIKE_A_NUMBER
     }
-    assert found == {"base/printable.py"}
+    assert found == {"base/text.py"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpucommons.base.period import parse_duration, spoken_duration
+from gpucommons.base.periods import parse_duration, spoken_duration
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.base.follow import FileFollower, Position
+from gpucommons.base.files import FileFollower, Position
 
 
 def polled(follower: FileFollower) -> list[bytes]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.base.printable import LineSplitter, LineTooLong
+from gpucommons.base.text import LineSplitter, LineTooLong
 
 
 @given(data=st.binary(max_size=60).map(lambda b: b.replace(b"b", b"\n")), cuts=st.lists(st.integers(0, 60)))

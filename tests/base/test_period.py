@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpucommons.base.period import Period, month, parse_period, parse_since
+from gpucommons.base.periods import Period, month, parse_period, parse_since
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.base.printable import Printable, printable, printable_json, printable_lines
+from gpucommons.base.text import Printable, printable, printable_json, printable_lines
 
 
 def test_what_is_not_printable_is_escaped() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from demo_node import DemoNode
-from gpucommons.base.printable import printable_lines
+from gpucommons.base.text import printable_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_target
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading

@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Input, Static
 from browser import demo_agent
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.cli.agent_client import AgentAddress, named_address
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample

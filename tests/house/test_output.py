@@ -1,7 +1,7 @@
 """Everything that a command prints is Printable: names from outside never reach a terminal as they are.
 
 The types say so: `cli/output.py` takes Printable only, and mypy checks it. This test checks what mypy cannot: that
-nothing writes past that module, that only `base/printable.py` makes a Printable, and what textual is given.
+nothing writes past that module, that only `base/text.py` makes a Printable, and what textual is given.
 """
 
 import ast
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.base.printable import Printable, printable
+from gpucommons.base.text import Printable, printable
 from gpucommons.cli.output import show
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/gpucommons"
 SINK = "cli/output.py"
-MAKER = "base/printable.py"
+MAKER = "base/text.py"
 # The log handler escapes, the runner closes the stream. The pauser's lines hold numbers.
 STREAM_USERS = {SINK, "cli/logs.py", "cli/command_line.py", "pauser/log.py"}
 # Functions that show their first argument, and the functions whose results they may show.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucommons.agent.accounts import Accounts
-from gpucommons.base.port_owner import boot_id
+from gpucommons.base.processes import boot_id
 from gpucommons.config.accounts import LedgerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.ledger.batch import NS

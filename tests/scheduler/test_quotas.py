@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpucommons.base.printable import parse_core, parse_memory
+from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy

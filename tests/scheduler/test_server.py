@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.faces.documents.turns import turns_of

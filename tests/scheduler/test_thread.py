@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.process_identity import ProcessKey

@@ -7,7 +7,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from gpucommons.base.port_owner import port_owner
+from gpucommons.base.processes import port_owner
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.layout import Layout
 from gpucommons.stack.stack import Stack

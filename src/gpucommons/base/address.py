@@ -4,7 +4,7 @@ import ipaddress
 import re
 from typing import Final, NamedTuple
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 
 # Parse HOST:PORT and unix:PATH. Pure: resolves no name and opens no socket.
 

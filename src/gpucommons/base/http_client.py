@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpucommons.base.printable import LineSplitter, LineTooLong
+from gpucommons.base.text import LineSplitter, LineTooLong
 
 # Imported where it is used: it takes a fifth of a second, and most modules that import this one send no request.
 if TYPE_CHECKING:

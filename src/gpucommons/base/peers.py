@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpucommons.base.cgroup_paths import is_of_user_manager, named_by_root
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.base.user_namespace import UserNamespace, user_namespace
 

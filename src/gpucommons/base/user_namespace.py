@@ -9,7 +9,7 @@ import os
 import struct
 from typing import Final, NamedTuple
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 
 # Of linux/nsfs.h.
 _GET_PARENT: Final = 0xB702

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.printable import Printable, parse_decimal, printable
+from gpucommons.base.text import Printable, parse_decimal, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.printable import printable_lines
+from gpucommons.base.text import printable_lines
 from gpucommons.cli.lease_requests import ask
 from gpucommons.cli.options import AsJson, ConfigFile
 from gpucommons.cli.output import show

@@ -10,7 +10,7 @@ import typer
 
 from gpucommons.agent.idle.channels import check_idle, idle_channels
 from gpucommons.agent.sharing.rules import check_parking, check_rules, check_scheduler
-from gpucommons.base.printable import is_mail_address, printable
+from gpucommons.base.text import is_mail_address, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, show_error, show_line

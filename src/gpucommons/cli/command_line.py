@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.cli.output import show_error
 from gpucommons.config.option import ConfigError
 

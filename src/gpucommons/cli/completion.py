@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from gpucommons.base.printable import printable_lines
+from gpucommons.base.text import printable_lines
 from gpucommons.cli.output import show
 
 PROGRAM: Final = "gpucommons"

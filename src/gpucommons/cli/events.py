@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.period import parse_since
-from gpucommons.base.printable import Printable, printable
+from gpucommons.base.periods import parse_since
+from gpucommons.base.text import Printable, printable
 from gpucommons.cli.command_line import CommandError, say
 from gpucommons.cli.options import (
     AsJson,
@@ -151,7 +151,7 @@ def _of_log(
 ) -> Iterator[tuple[str, Document]]:
     """The events of the log file, oldest first."""
     # Imported here: with an agent, they are not needed.
-    from gpucommons.base.follow import refused
+    from gpucommons.base.files import refused
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching
     from gpucommons.ledger.event_log import older, read_events
@@ -176,7 +176,7 @@ def _of_log(
 
 def _followed(path: Path) -> Iterator[Any]:
     """The events of the log and every event that is added to it, also after the log was rotated. Never ends."""
-    from gpucommons.base.follow import FileFollower
+    from gpucommons.base.files import FileFollower
     from gpucommons.model.events import Event, parse_line
 
     follower = FileFollower(path)

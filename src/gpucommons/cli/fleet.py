@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpucommons.base.period import spoken_age
-from gpucommons.base.printable import printable
+from gpucommons.base.periods import spoken_age
+from gpucommons.base.text import printable
 from gpucommons.cli.agent_client import ReadFailed
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.gpus_view import short_model

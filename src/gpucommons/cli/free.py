@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, has_memory, show_free_fleet
 from gpucommons.cli.gpus_view import missing
@@ -102,7 +102,7 @@ def _words(uuids: list[str]) -> str:
 
 
 def _bytes(memory: str | None) -> int:
-    from gpucommons.base.printable import parse_memory
+    from gpucommons.base.text import parse_memory
 
     try:
         return 0 if memory is None else parse_memory(memory)

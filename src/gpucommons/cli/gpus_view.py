@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpucommons.base.period import spoken_duration
-from gpucommons.base.printable import Printable, printable
+from gpucommons.base.periods import spoken_duration
+from gpucommons.base.text import Printable, printable
 from gpucommons.cli.output import Line, plain_line
 from gpucommons.cli.text_table import TextTable, exact_table
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpucommons.base.period import spoken_duration
+from gpucommons.base.periods import spoken_duration
 
 _GIB = 2**30
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpucommons.base.period import spoken_duration
+from gpucommons.base.periods import spoken_duration
 from gpucommons.cli.output import Line, plain_line
 from gpucommons.cli.text_table import TextTable, wrapped
 

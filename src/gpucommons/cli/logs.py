@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 
-from gpucommons.base.printable import printable_json, printable_lines
+from gpucommons.base.text import printable_json, printable_lines
 
 
 class HumanFormatter(logging.Formatter):

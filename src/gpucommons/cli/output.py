@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from gpucommons.base.printable import Printable, printable, printable_lines
+from gpucommons.base.text import Printable, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, OverflowMethod

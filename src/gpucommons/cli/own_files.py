@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpucommons.base.follow import refused
+from gpucommons.base.files import refused
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.reader import Reader
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from gpucommons.base.printable import printable, printable_lines
+from gpucommons.base.text import printable, printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.output import clear_live, has_live_line, show, show_error, show_live
 from gpucommons.cli.parking_view import is_done, live_line, order_document, outcome, outcome_line

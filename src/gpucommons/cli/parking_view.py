@@ -6,7 +6,7 @@ Names come from users: the lines are escaped when they are printed.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.period import spoken_duration
+from gpucommons.base.periods import spoken_duration
 from gpucommons.cli.output import Line, plain_line
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.rules.wait_reasons import gibibytes

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
-from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.agent_client import FIRST_SAMPLE_S, AgentAddress, BadRequest, Document, NoAnswer, get, named_address
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, say
 from gpucommons.cli.options import load_settings

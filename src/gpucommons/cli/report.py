@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpucommons.base.period import parse_period
-from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.base.periods import parse_period
+from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.job_view import co2_text, job_lines
 from gpucommons.cli.options import (

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.period import parse_duration
-from gpucommons.base.printable import printable
+from gpucommons.base.periods import parse_duration
+from gpucommons.base.text import printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.lease_requests import ask
 from gpucommons.cli.lease_view import local_time

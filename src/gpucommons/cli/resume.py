@@ -8,7 +8,7 @@ from typing import Annotated
 import pynvml
 import typer
 
-from gpucommons.base.printable import printable_lines
+from gpucommons.base.text import printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from gpucommons.base.backoff import RetrySchedule
-from gpucommons.base.period import parse_duration, spoken_duration
-from gpucommons.base.printable import parse_memory, printable
+from gpucommons.base.periods import parse_duration, spoken_duration
+from gpucommons.base.text import parse_memory, printable
 from gpucommons.cli.child import TIMED_OUT, Child, missing_status, status_of_error
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.job_view import figure_lines, slot_names

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.printable import printable_lines
+from gpucommons.base.text import printable_lines
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
@@ -190,7 +190,7 @@ def set_limit(
     request: dict[str, object] = {"command": "set-limit", "target": target, **limit}
     answer = send(config, socket_path, request)
     # Imported here: the scheduler takes a tenth of a second to import. The agent has accepted these values.
-    from gpucommons.base.printable import parse_core, parse_memory
+    from gpucommons.base.text import parse_core, parse_memory
 
     _show_answer(
         answer,

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.port_owner import port_owner
-from gpucommons.base.printable import printable
+from gpucommons.base.processes import port_owner
+from gpucommons.base.text import printable
 from gpucommons.cli.command_line import CommandError, command_group, run, say
 from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import Span, clear_live, has_live_line, show, show_error, show_line, show_lines, show_live

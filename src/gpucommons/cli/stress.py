@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.printable import Printable, printable
+from gpucommons.base.text import Printable, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, show_error, show_line

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.gpus_view import short_model
 from gpucommons.cli.reader import Reader

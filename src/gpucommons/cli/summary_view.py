@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.cli.output import Line, Span, plain_line
 from gpucommons.cli.text_table import wrapped
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpucommons.base.printable import Printable, printable, printable_lines
+from gpucommons.base.text import Printable, printable, printable_lines
 from gpucommons.cli.output import Line, Span, plain_line
 
 _GAP = "  "

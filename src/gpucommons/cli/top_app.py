@@ -20,7 +20,7 @@ from textual.events import Click, Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
-from gpucommons.base.printable import Printable, printable, printable_lines
+from gpucommons.base.text import Printable, printable, printable_lines
 from gpucommons.cli.output import checked, rich_lines, rich_text
 from gpucommons.cli.text_table import state_colour
 from gpucommons.cli.top_dialogs import Confirm, Page

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from gpucommons.base.printable import Printable, printable
+from gpucommons.base.text import Printable, printable
 from gpucommons.cli.output import checked
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpucommons.base.printable import Printable, printable_lines
+from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.gpus_view import slot_owners, slot_state
 from gpucommons.cli.top_graph import graph
 from gpucommons.cli.top_table import MISSING, percent, size, watts

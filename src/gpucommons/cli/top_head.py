@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpucommons.base.printable import Printable, printable
+from gpucommons.base.text import Printable, printable
 from gpucommons.cli.output import Line, Span
 from gpucommons.cli.summary_view import summary_lines
 from gpucommons.cli.top_node import TopNode

@@ -6,7 +6,7 @@ Names come from users and may hold any character: what is not printable is escap
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpucommons.base.printable import parse_decimal, printable
+from gpucommons.base.text import parse_decimal, printable
 from gpucommons.cli.top_table import (
     MISSING,
     Column,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.cli.gpus_view import free_instances, slot_owners, slot_state
 from gpucommons.cli.top_graph import spark
 from gpucommons.cli.top_table import (

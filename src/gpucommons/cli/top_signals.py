@@ -5,8 +5,8 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from gpucommons.base.port_owner import start_ticks
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.processes import start_ticks
+from gpucommons.base.text import parse_decimal
 
 
 def refusal(row: Mapping[str, Any], key: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gpucommons.base.printable import Printable, printable
+from gpucommons.base.text import Printable, printable
 
 MISSING = "-"
 GRAVE = "bold red"

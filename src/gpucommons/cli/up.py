@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named

@@ -3,7 +3,7 @@
 import platform
 
 from gpucommons import __version__
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, show_line
 from gpucommons.faces.documents.values import indented

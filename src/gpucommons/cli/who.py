@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.printable import printable_lines
+from gpucommons.base.text import printable_lines
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat

@@ -6,7 +6,7 @@ Names come from users and may contain any character: one that is not printable i
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpucommons.base.printable import Printable, printable, printable_lines
+from gpucommons.base.text import Printable, printable, printable_lines
 from gpucommons.cli.output import Line, Span, plain_line
 from gpucommons.cli.text_table import TextTable, exact_table, wrapped
 from gpucommons.rules.identities import qualified_name

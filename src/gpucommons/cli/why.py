@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpucommons.base.printable import parse_decimal, printable_lines
+from gpucommons.base.text import parse_decimal, printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of

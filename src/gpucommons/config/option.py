@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from gpucommons.base.address import Address, AddressError, is_host, parse_port, parse_tcp_address
-from gpucommons.base.printable import USER_PLACE, is_mail_address
+from gpucommons.base.text import USER_PLACE, is_mail_address
 
 
 class ConfigError(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.model.accounts import Amounts, PeriodAccounts
 
 DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

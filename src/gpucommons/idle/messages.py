@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gpucommons.base.period import spoken_duration
-from gpucommons.base.printable import printable
+from gpucommons.base.periods import spoken_duration
+from gpucommons.base.text import printable
 from gpucommons.model.allocations import WorkloadKind
 from gpucommons.model.idle import IdleStep
 from gpucommons.model.pods import IDLE_LABEL

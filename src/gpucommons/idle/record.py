@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpucommons.base.follow import replace_state_file
+from gpucommons.base.files import replace_state_file
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.ladder import Climbed, Ladder
 from gpucommons.model.idle import IdleKey, IdleMessage, IdlePeriod, IdlePeriods, IdleStep

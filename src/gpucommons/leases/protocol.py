@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base.printable import LineSplitter, LineTooLong
+from gpucommons.base.text import LineSplitter, LineTooLong
 
 # The lines of the lease socket: one JSON object each. Pure.
 #

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpucommons.base.follow import open_state_file
+from gpucommons.base.files import open_state_file
 from gpucommons.ledger.event_detector import DetectorState, state_after
 from gpucommons.model.events import Event, EventLogReading, Numbering, format_line, parse_line
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from gpucommons.base.follow import open_state_file
+from gpucommons.base.files import open_state_file
 from gpucommons.ledger.errors import LedgerError, from_os
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-from gpucommons.base.follow import refused
+from gpucommons.base.files import refused
 from gpucommons.ledger.batch import Gap
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
 from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, Piece, pieces

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from gpucommons.base.follow import STATE_FILE_MODE
+from gpucommons.base.files import STATE_FILE_MODE
 from gpucommons.ledger.errors import LedgerError
 
 _COMPANIONS = ("", "-wal", "-shm")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from gpucommons.base.follow import open_state_file
+from gpucommons.base.files import open_state_file
 from gpucommons.ledger.batch import NS, Batch, Gap, Moment
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerCorrupt, LedgerError, from_os, from_sqlite
 from gpucommons.ledger.lock import lock_ledger

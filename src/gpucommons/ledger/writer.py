@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucommons.base.port_owner import boot_id
+from gpucommons.base.processes import boot_id
 from gpucommons.ledger.batch import NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 from gpucommons.ledger.query import Totals, read_totals

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from gpucommons.base import port_owner
+from gpucommons.base import processes
 from gpucommons.model.process_identity import ProcessKey
 
 _ENDED: Final = ("Z", "X", "x")
@@ -35,6 +35,6 @@ def _read(pid: int) -> _Process | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
-        return _Process(ProcessKey(pid, port_owner.start_ticks(stat)), port_owner.state_letter(stat))
+        return _Process(ProcessKey(pid, processes.start_ticks(stat)), processes.state_letter(stat))
     except (OSError, ValueError, IndexError):
         return None

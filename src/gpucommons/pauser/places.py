@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 
 # The pauser that runs as a service of its own (deploy/systemd/gpucommons-pauser.service). Its directory is root's
 # alone: the agent's /run/gpucommons belongs to the agent's user, and systemd removes it when the agent stops.

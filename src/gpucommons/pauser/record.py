@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey
 
 MOST_PID: Final = 1 << 22

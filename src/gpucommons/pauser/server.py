@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 from gpucommons.base.unix_listener import peer_credentials
 from gpucommons.pauser import cuda, leftovers
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base import port_owner
+from gpucommons.base import processes
 
 STOPPED: Final = "stopped by its user"
 _STOPPED_LETTERS: Final = ("T", "t")
@@ -87,7 +87,7 @@ def _threads(pid: int) -> list[str]:
 
 def _letter(path: str) -> str:
     stat = _read(path)
-    return port_owner.state_letter(stat) if stat else ""
+    return processes.state_letter(stat) if stat else ""
 
 
 def _read(path: str) -> bytes:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import Owner, Place, ProcessShare

@@ -9,8 +9,8 @@ from enum import StrEnum
 from math import ceil
 from typing import Final, NamedTuple
 
-from gpucommons.base.period import spoken_duration
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.periods import spoken_duration
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.accounts import LedgerState
 from gpucommons.model.alerts import Alert
 from gpucommons.model.events import ALLOCATION_GONE, Event

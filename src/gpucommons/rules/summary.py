@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from gpucommons.base.period import spoken_age
+from gpucommons.base.periods import spoken_age
 from gpucommons.model.fleet import FleetSlot, FleetState, FleetView
 from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Snapshot

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from gpucommons.base.follow import FileFollower
+from gpucommons.base.files import FileFollower
 
 _POLL_S = 0.3
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.host.commands import MOST_COMMAND_BYTES, CommandReader
 from waiting import until

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fakes.nvml.control import GRAPHICS, MPS, process, usage
 from fakes.nvml.rig import Rig
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.model.gpu import GpuProcess
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.nvml.processes import Entry, ProcessList, ProcessRows

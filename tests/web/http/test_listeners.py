@@ -9,7 +9,7 @@ import pytest
 
 from fakes.faces import FakeFaces
 from gpucommons.base.address import Address
-from gpucommons.base.port_owner import port_owner
+from gpucommons.base.processes import port_owner
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.faces.web.http.connections import ConnectionLimits, Connections, HttpProtocol
 from gpucommons.faces.web.http.listeners import Listener, open_sockets

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from gpucommons.agent.idle.channels import address_of, check_idle, idle_channels
 from gpucommons.agent.idle.holders import has_opt_out, held_idle, holders_of, idle_periods, idle_rule, weekly_digest
-from gpucommons.base.port_owner import boot_id
+from gpucommons.base.processes import boot_id
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
 from gpucommons.idle.channels import Letter

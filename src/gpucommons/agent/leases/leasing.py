@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpucommons.agent.leases.facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.base.peers import Admins
-from gpucommons.base.port_owner import boot_id, start_ticks, state_letter
+from gpucommons.base.processes import boot_id, start_ticks, state_letter
 from gpucommons.base.threads import LoopThread
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.leases import LeaseQuotaSettings

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.base.printable import parse_core, parse_memory
+from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings, SharingQuotaSettings
 from gpucommons.config.settings import Settings

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpucommons.base.period import parse_since
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.periods import parse_since
+from gpucommons.base.text import parse_decimal
 from gpucommons.faces.documents.schema import Schema
 
 _LONGEST_NAME = 64

@@ -6,7 +6,7 @@ Pure, except that the ledger is read by a function that is given.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucommons.base.period import Period, parse_period
+from gpucommons.base.periods import Period, parse_period
 from gpucommons.faces.documents.accounts import period_document, period_schema
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text, word
 from gpucommons.faces.documents.schema import Schema, by_key, or_null, record

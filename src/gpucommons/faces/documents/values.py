@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from gpucommons.base.printable import Printable, printable_json
+from gpucommons.base.text import Printable, printable_json
 
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 

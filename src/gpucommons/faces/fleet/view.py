@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpucommons.base.address import page_address
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 from gpucommons.faces.fleet import queries
 from gpucommons.faces.fleet.samples import FleetAnswers, Sample
 from gpucommons.faces.fleet.targets import FleetTargets, targets_of

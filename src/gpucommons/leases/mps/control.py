@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpucommons.base.port_owner import state_letter
-from gpucommons.base.printable import parse_decimal, printable
+from gpucommons.base.processes import state_letter
+from gpucommons.base.text import parse_decimal, printable
 from gpucommons.leases.mps.plan import MpsKey
 
 PROGRAM: Final = "nvidia-cuda-mps-control"

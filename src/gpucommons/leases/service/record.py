@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gpucommons.base.follow import replace_state_file
+from gpucommons.base.files import replace_state_file
 from gpucommons.leases.policy.book import BookRecord
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
-from gpucommons.base.port_owner import cpu_ticks
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.processes import cpu_ticks
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser import identity

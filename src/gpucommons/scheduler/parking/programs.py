@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpucommons.base.period import spoken_age
-from gpucommons.base.printable import printable
+from gpucommons.base.periods import spoken_age
+from gpucommons.base.text import printable
 from gpucommons.model.parking import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.protocol import Paused

@@ -22,7 +22,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.sharing import DEFAULT_GPU
 
 _UNNAMED: Final = frozenset({"", "all", "none", "void", DEFAULT_GPU})

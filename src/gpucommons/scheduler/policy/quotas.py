@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from gpucommons.base.printable import LARGEST_BYTES, parse_core, parse_memory
+from gpucommons.base.text import LARGEST_BYTES, parse_core, parse_memory
 from gpucommons.model.pods import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 
 NO_MEMORY_LIMIT: Final = 0

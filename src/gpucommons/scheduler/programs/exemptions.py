@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.rules.placement import says_no

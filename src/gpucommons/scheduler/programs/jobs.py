@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.model.containers import Container, all_containers
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.ownership import WHOLE_SM, Owner, OwnerKind, ProcessShare, Reason, Workload

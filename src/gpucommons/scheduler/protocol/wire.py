@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 
 Version = Literal[1, 2]
 

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from gpucommons.base.peers import ConnectionCaps, RequestRate, Slots, accounts_of, look_at, owner_of
-from gpucommons.base.printable import parse_core, parse_memory
+from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.model.parking import ParkedProgram

@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final, TypedDict
 
-from gpucommons.base.printable import printable
+from gpucommons.base.text import printable
 from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.parking import ParkingReading
 from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, PauserReading, SharingReading

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from gpucommons.base.follow import FileFollower, Lines, Position, replace_state_file
+from gpucommons.base.files import FileFollower, Lines, Position, replace_state_file
 from gpucommons.model.events import BadLine, EventsReading, Stamp, parse_stamp
 from gpucommons.sources.ds01.window import WINDOW_S, EventWindow
 from gpucommons.sources.source import SourceAbsent, SourceError

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpucommons.base.port_owner import parent_pid, start_ticks
+from gpucommons.base.processes import parent_pid, start_ticks
 from gpucommons.model.process_identity import ProcessKey
 
 _MOST_ANCESTORS = 64

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.host.process_details import read_process_file
 

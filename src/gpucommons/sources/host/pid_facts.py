@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.process_identity import PidFacts, ProcessDetails
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpucommons.base.cgroup_paths import named_by_root
-from gpucommons.base.port_owner import session_id
+from gpucommons.base.processes import session_id
 from gpucommons.base.user_namespace import user_namespace
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessDetails, ProcessKey

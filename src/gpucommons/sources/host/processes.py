@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable, TreeActivity
 from gpucommons.sources.source import SourceAbsent, SourceError
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpucommons.base.port_owner import start_ticks
+from gpucommons.base.processes import start_ticks
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.host.procfs import read_file
 

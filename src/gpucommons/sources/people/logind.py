@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 
 SESSIONS = "run/systemd/sessions"
 _SSH_SERVICES = ("sshd", "ssh")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import cast
 
 from gpucommons.base.address import Address, UnixAddress
-from gpucommons.base.port_owner import port_owner
+from gpucommons.base.processes import port_owner
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError, listen, peer_credentials
 from gpucommons.faces.web.access.tls import Tls

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base.printable import parse_decimal
+from gpucommons.base.text import parse_decimal
 
 # The line of /proc/PID/stat: state, session, and the start time that identifies a process together with its pid.
 
