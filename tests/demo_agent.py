@@ -11,11 +11,8 @@ import uvloop
 from demo_node import DemoNode
 from gpucommons.agent.agent import Agent
 from gpucommons.cli import logs
-from gpucommons.config.accounts import LedgerSettings
-from gpucommons.config.leases import LeasesSettings
-from gpucommons.config.settings import Settings
-from gpucommons.config.sources import SamplingSettings
-from gpucommons.config.web import PrivacySettings, WebSettings
+from gpucommons.config.accounts import LeasesSettings, LedgerSettings
+from gpucommons.config.settings import PrivacySettings, SamplingSettings, Settings, WebSettings
 
 
 async def serve(agent: Agent) -> None:

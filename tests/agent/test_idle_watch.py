@@ -13,8 +13,7 @@ import pytest
 
 from attribution.builders import gpu
 from gpucommons.agent.idle.watch import IdleWatch
-from gpucommons.config.idle import IdleRuleSettings, IdleSettings, MailSettings, WebhookSettings
-from gpucommons.config.leases import LeasesSettings
+from gpucommons.config.accounts import IdleRuleSettings, IdleSettings, LeasesSettings, MailSettings, WebhookSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.config.settings import Settings

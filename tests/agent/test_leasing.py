@@ -15,8 +15,7 @@ from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from gpucommons.agent.leases.facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.agent.leases.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
-from gpucommons.config.accounts import LedgerSettings
-from gpucommons.config.leases import LeaseQuotaSettings, LeasesSettings
+from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings, LedgerSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 from gpucommons.leases.policy.values import KeptRoom, SlotUse

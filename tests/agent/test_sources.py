@@ -7,9 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from gpucommons.agent.sources import agent_sources
-from gpucommons.config.dialects import DcgmSettings, VgpuSettings
-from gpucommons.config.settings import Settings
-from gpucommons.config.sources import AlertsSettings
+from gpucommons.config.settings import AlertsSettings, DcgmSettings, Settings, VgpuSettings
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.users import UsersReading
 from gpucommons.simulation.scenario import Scenario

@@ -20,9 +20,8 @@ from gpucommons import __version__
 from gpucommons.agent.agent import Agent
 from gpucommons.cli.main import COMMANDS, command_line, main, overview
 from gpucommons.cli.up import _announce
-from gpucommons.config.leases import LeasesSettings
-from gpucommons.config.settings import Settings
-from gpucommons.config.web import WebSettings
+from gpucommons.config.accounts import LeasesSettings
+from gpucommons.config.settings import Settings, WebSettings
 from gpucommons.simulation.scenarios import SCENARIOS
 from parsing import parsed
 from running import command, command_process

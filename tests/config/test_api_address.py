@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.config.api_address import known_sockets, served_socket
 from gpucommons.config.load import load
 from gpucommons.config.option import ConfigError
+from gpucommons.config.runtime_directory import known_sockets, served_socket
 
 SYSTEM = "unix:/run/gpucommons/api.sock"
 SERVICE = {"RUNTIME_DIRECTORY": "/run/gpucommons:/run/nvshare"}

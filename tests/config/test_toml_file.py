@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.config.load import load
+from gpucommons.config.load import line_of, load
 from gpucommons.config.option import ConfigError
-from gpucommons.config.toml_file import line_of
 
 
 @pytest.mark.parametrize(

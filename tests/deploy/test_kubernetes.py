@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from gpucommons.base.address import parse_unix_address
-from gpucommons.config.api_address import served_socket
 from gpucommons.config.load import load
+from gpucommons.config.runtime_directory import served_socket
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.pauser.places import ALIVE, SERVICE_RECORD, SERVICE_SOCKET
 

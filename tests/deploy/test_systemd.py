@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpucommons.base.address import parse_unix_address
-from gpucommons.config.api_address import known_sockets, served_socket
 from gpucommons.config.load import load
+from gpucommons.config.runtime_directory import known_sockets, served_socket
 from gpucommons.pauser.places import SERVICE_RECORD, SERVICE_SOCKET, default_record, known_records
 from gpucommons.pauser.watchdog import SILENT_S
 from needs import needs_program

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpucommons.base.address import parse_unix_address
-from gpucommons.config.api_address import served_socket
+from gpucommons.config.runtime_directory import served_socket
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.compose_file import ComposeHost, compose_file

@@ -20,9 +20,8 @@ from gpucommons.agent.sharing.rules import check_parking, enforces_leases, metri
 from gpucommons.agent.sources import agent_sources
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.backoff import Backoff
-from gpucommons.config.api_address import AUTO, served_socket
-from gpucommons.config.dialects import DcgmSettings
-from gpucommons.config.settings import FleetSettings, Settings
+from gpucommons.config.runtime_directory import AUTO, served_socket
+from gpucommons.config.settings import DcgmSettings, FleetSettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
 from gpucommons.faces.dialects.dcgm import CATALOGUE as DCGM_CATALOGUE
 from gpucommons.faces.dialects.dcgm.collectors import Shape, parse_collectors

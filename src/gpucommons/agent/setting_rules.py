@@ -9,10 +9,9 @@ from itertools import combinations
 from pathlib import Path
 
 from gpucommons.base.address import Address, parse_address
-from gpucommons.config.accounts import AccountsSettings
+from gpucommons.config.accounts import AccountsSettings, in_billionths, parse_prices
 from gpucommons.config.option import ConfigError
-from gpucommons.config.prices import in_billionths, parse_prices
-from gpucommons.config.sources import OwnersSettings
+from gpucommons.config.settings import OwnersSettings
 from gpucommons.model.prices import Prices
 from gpucommons.owners.owner import OwnerRules, SiteRuleError, parse_order, parse_site_rules
 

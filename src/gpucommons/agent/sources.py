@@ -10,10 +10,8 @@ from typing import Final
 
 from gpucommons.agent.setting_rules import owner_rules
 from gpucommons.agent.sharing.rules import nvml_cadence_s
-from gpucommons.config.dialects import DcgmSettings
 from gpucommons.config.option import ConfigError
-from gpucommons.config.settings import Settings
-from gpucommons.config.sources import KubernetesSettings
+from gpucommons.config.settings import DcgmSettings, KubernetesSettings, Settings
 from gpucommons.config.state_directory import events_position_file
 from gpucommons.model.agent import AgentReading
 from gpucommons.model.alerts import AlertsReading

@@ -9,7 +9,7 @@ from typing import Any
 from gpucommons.agent.agent import Agent
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import load_settings, scenario_named
-from gpucommons.config.sources import SamplingSettings
+from gpucommons.config.settings import SamplingSettings
 from gpucommons.faces.documents.parameters import BadParameter, read_query
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.faces.documents.view import View

@@ -15,7 +15,7 @@ from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.agent_client import FIRST_SAMPLE_S, AgentAddress, BadRequest, Document, NoAnswer, get, named_address
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, say
 from gpucommons.cli.options import load_settings
-from gpucommons.config.api_address import AUTO, DEFAULT_LISTEN, known_sockets
+from gpucommons.config.runtime_directory import AUTO, DEFAULT_LISTEN, known_sockets
 
 if TYPE_CHECKING:
     from gpucommons.model.snapshot import Snapshot

@@ -1,9 +1,13 @@
-"""The directory of the agent's sockets, and the directories in which the commands look for them."""
+"""The directory of the agent's sockets, the address of its API, and where the commands look for both."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from gpucommons.base.address import UNIX_PREFIX, parse_unix_address
+
+# The directory of the agent's sockets, and the directories in which the commands look for them.
 
 _OF_ROOT: Final = Path("/run/gpucommons")
 _LEASES: Final = "leases.sock"
@@ -65,3 +69,41 @@ def _given(environment: Mapping[str, str]) -> Path | None:
 def _of_user(environment: Mapping[str, str], uid: int) -> Path:
     given = environment.get("XDG_RUNTIME_DIR", "")
     return (Path(given) if given.startswith("/") else Path(f"/run/user/{uid}")) / "gpucommons"
+
+
+# Where the agent serves its API on this machine, and where the commands look for it.
+
+DEFAULT_LISTEN = "127.0.0.1:9460"
+AUTO = "auto"
+_NAME = "api.sock"
+
+
+def check_api_socket(text: str) -> None:
+    """Raises ValueError, one line."""
+    if text != AUTO:
+        parse_unix_address(text)
+
+
+def served_socket(setting: str, environment: Mapping[str, str] | None = None, uid: int | None = None) -> str:
+    """The address that the agent serves for `web.socket`; empty where it has no place for one."""
+    if setting != AUTO:
+        return setting
+    directory = runtime_directory(environment, uid)
+    return _address(directory) if directory.parent.is_dir() else ""
+
+
+def known_sockets(setting: str, environment: Mapping[str, str] | None = None, uid: int | None = None) -> list[str]:
+    """The addresses at which an agent with this `web.socket` can be found, in the order in which they are tried."""
+    if setting != AUTO:
+        return [setting] if setting else []
+    return [address for address in map(_address, known_directories(environment, uid)) if address]
+
+
+def _address(directory: Path) -> str:
+    """Empty where the path cannot be that of a socket, such as a very long one."""
+    address = f"{UNIX_PREFIX}{directory / _NAME}"
+    try:
+        parse_unix_address(address)
+    except ValueError:
+        return ""
+    return address

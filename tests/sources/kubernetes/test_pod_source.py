@@ -13,8 +13,7 @@ from fakes.api_server import ApiServer, body, pod, silence, status, trickle
 from fakes.authority import Authority
 from gpucommons.agent.sources import pod_follower
 from gpucommons.base.backoff import Backoff
-from gpucommons.config.dialects import DcgmSettings
-from gpucommons.config.sources import KubernetesSettings
+from gpucommons.config.settings import DcgmSettings, KubernetesSettings
 from gpucommons.model.pods import QUOTA_ANNOTATIONS, PodReading
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.pod_json import LabelNames, LabelPatterns, pod_of

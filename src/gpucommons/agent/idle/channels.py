@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gpucommons.base.address import parse_remote_address
 from gpucommons.base.text import user_address
-from gpucommons.config.idle import IdleRuleSettings, MailSettings
+from gpucommons.config.accounts import IdleRuleSettings, MailSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 from gpucommons.idle.channels import Channel, Email, SmtpServer, Webhook

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from gpucommons.config.idle import IdleRuleSettings
+from gpucommons.config.accounts import IdleRuleSettings
 from gpucommons.idle.digest import LostGpu, digest_text
 from gpucommons.idle.messages import HeldIdle
 from gpucommons.ledger.accounts import accounts_of

@@ -15,11 +15,10 @@ from gpucommons.base.peers import Admins
 from gpucommons.base.processes import boot_id, start_ticks, state_letter
 from gpucommons.base.threads import LoopThread
 from gpucommons.base.unix_listener import ListenError, group_id
-from gpucommons.config.leases import LeaseQuotaSettings
+from gpucommons.config.accounts import LeaseQuotaSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.runtime_directory import lease_socket, runtime_directory
-from gpucommons.config.settings import Settings
-from gpucommons.config.sources import PathSettings
+from gpucommons.config.settings import PathSettings, Settings
 from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document

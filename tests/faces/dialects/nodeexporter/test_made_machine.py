@@ -7,7 +7,7 @@ import pytest
 
 from faces.dialects.nodeexporter.comparison import differences, of_the_machine
 from faces.dialects.nodeexporter.made_machine import MadeMachine, made_machine
-from gpucommons.config.dialects import NodeExporterSettings
+from gpucommons.config.settings import NodeExporterSettings
 from parsing import parsed, types_of
 from promtool import judged
 from running import running_agent

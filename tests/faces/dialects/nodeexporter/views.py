@@ -3,7 +3,7 @@
 import time
 from functools import partial
 
-from gpucommons.config.dialects import NodeExporterSettings
+from gpucommons.config.settings import NodeExporterSettings
 from running import RunningAgent, running_agent
 from testbeds.node_exporter import fetched, running_node_exporter
 from waiting import until
