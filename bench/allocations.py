@@ -15,8 +15,8 @@ from attribution.builders import gpu, reading
 from bench.containers import per_fact
 from bench.table import show
 from gpucommons.ledger.usage import usage_of
-from gpucommons.model.containers import ContainerReading
 from gpucommons.model.ownership import Attribution
+from gpucommons.model.pods import ContainerReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.sources.containers.source import ContainerFollower

@@ -18,11 +18,10 @@ import psutil
 
 from bench.table import show
 from gpucommons.agent.sources import attributed
-from gpucommons.model.containers import Container, ContainerReading, ContainerState
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings
 from gpucommons.model.ownership import Reason
-from gpucommons.model.process_context import CommandLineReading
-from gpucommons.model.process_identity import PidScope, PidView, ProcessDetails, ProcessKey
+from gpucommons.model.pods import Container, ContainerReading, ContainerState
+from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.owners.attribution_stage import AttributionStage, ProcessWorld
 from gpucommons.owners.owner import OwnerRules

@@ -20,7 +20,7 @@ from bench.table import show
 from browser import chromium
 from fleet_nodes import MODELS, SimpleNode, fleet
 from gpucommons.faces.web.routes.static_files import static_files
-from gpucommons.model.slots import SlotState
+from gpucommons.model.allocations import SlotState
 from running import running_agent
 
 NODES = 200

@@ -18,7 +18,7 @@ from gpucommons.ledger.integrate import Integrator
 from gpucommons.ledger.query import read_period
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts, By
-from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
+from gpucommons.model.allocations import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
 
 OWNERS, GPUS = 200, 16
 USUAL_PAIRS = 3 * GPUS

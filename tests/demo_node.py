@@ -6,10 +6,29 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from gpucommons.model.accounts import AccountsReading, Amounts, By, HeldKey, OwnerKey, PeriodAccounts
-from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
-from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.accounts import (
+    BILLION,
+    AccountsReading,
+    Amounts,
+    By,
+    Charge,
+    HeldKey,
+    OwnerKey,
+    PeriodAccounts,
+    Prices,
+)
+from gpucommons.model.allocations import (
+    WHOLE_SHARE,
+    Access,
+    Account,
+    Allocation,
+    AllocationReading,
+    AllocationState,
+    Slot,
+    SlotInfo,
+    WorkloadKind,
+)
+from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.gpu import (
     GpmReading,
     Gpu,
@@ -21,7 +40,6 @@ from gpucommons.model.gpu import (
     MigMemory,
     XidRecord,
 )
-from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
 from gpucommons.model.idle import ChannelState, IdleEvent, IdleMessage, IdleReading, IdleStep
 from gpucommons.model.leases import (
@@ -48,20 +66,19 @@ from gpucommons.model.ownership import (
     Unattributed,
     Workload,
 )
-from gpucommons.model.parking import ParkedProgram, ParkingReading
-from gpucommons.model.prices import BILLION, Charge, Prices
-from gpucommons.model.process_context import CommandLineReading
-from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
+from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
+    HistogramReading,
     LeftAlone,
+    ParkedProgram,
+    ParkingReading,
     SharingReading,
     WaitReading,
     WaitReason,
 )
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
 from gpucommons.owners.slot_states import judge
 from gpucommons.rules.cost import charge_of
 from gpucommons.simulation import lab_host

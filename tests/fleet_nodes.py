@@ -12,10 +12,18 @@ from pathlib import Path
 from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons import GPUCOMMONS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.model.allocations import Allocation, AllocationState, WorkloadKind
-from gpucommons.model.slots import SlotsReading, SlotState, SlotStatus
+from gpucommons.model.allocations import (
+    WHOLE_SHARE,
+    Account,
+    Allocation,
+    AllocationState,
+    Slot,
+    SlotsReading,
+    SlotState,
+    SlotStatus,
+    WorkloadKind,
+)
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
 from prometheus_server import Prometheus, running_prometheus
 from waiting import until
 

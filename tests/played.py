@@ -11,8 +11,7 @@ from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.faces.web.routes.api import Api
 from gpucommons.faces.web.routes.request import Request, Response
 from gpucommons.faces.web.routes.table import App, api_routes
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from peers import run
 

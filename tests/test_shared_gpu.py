@@ -10,8 +10,7 @@ import pytest
 
 from fakes.gpu.account import Activity, Phase
 from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram
-from gpucommons.model.gpu import Gpu, GpuProcess
-from gpucommons.model.gpu_activity import ActivityMeasurement, GpuActivity
+from gpucommons.model.gpu import ActivityMeasurement, Gpu, GpuActivity, GpuProcess
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.gpm_access import GpmAccess

@@ -17,7 +17,7 @@ from gpucommons.ledger.integrate import Integrator
 from gpucommons.ledger.query import read_period, read_totals
 from gpucommons.ledger.recovery import Recovered, replace_damaged
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.usage import UsageSample
+from gpucommons.model.allocations import UsageSample
 from ledger import crash_rounds
 from ledger.builders import ALICE, BOB, batch, moment, sample
 from ledger.damage import damaged_at_random

@@ -2,8 +2,7 @@
 
 from gpucommons.agent.sharing.sharing import BusyMeter
 from gpucommons.model.gpu import GpmReading, Gpu, GpuIdentity, GpuReading, GpuReadings
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.scheduler.policy.devices import Busy
 
 UUID = "GPU-0"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpucommons.agent.memory import Examine, Progress, is_calm, to_examine
-from gpucommons.model.histogram import HistogramReading
-from gpucommons.model.sharing import GpuSharing, SharingReading
+from gpucommons.model.sharing import GpuSharing, HistogramReading, SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 
 PROGRAM = """

@@ -7,8 +7,7 @@ from gpucommons.agent.sharing.lease_room import memory_of_leases
 from gpucommons.leases.policy.values import LeasableSlot
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
-from gpucommons.model.process_context import ProcessContext
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from simulation.played_lab import PlayedLab
 

@@ -4,16 +4,17 @@ from dataclasses import replace
 
 from gpucommons.agent.sharing.lease_room import lease_claims
 from gpucommons.model.allocations import (
+    Account,
     Allocation,
     AllocationReading,
     AllocationState,
+    Slot,
     SlotInfo,
     WorkloadKind,
 )
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, WaitCause
-from gpucommons.model.parking import IDLE, TURN, ParkedProgram, ParkingReading
+from gpucommons.model.sharing import IDLE, TURN, ParkedProgram, ParkingReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.usage import Account, Slot
 from gpucommons.scheduler.parking.values import RoomNeed
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_sharing import LabSharing

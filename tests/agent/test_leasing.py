@@ -20,10 +20,10 @@ from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 from gpucommons.leases.policy.values import KeptRoom, SlotUse
 from gpucommons.leases.protocol import LeaseConnection, answer_of
-from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
-from gpucommons.model.parking import TURN, ParkedProgram, ParkingReading
+from gpucommons.model.pods import JobMappingReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.model.sharing import TURN, ParkedProgram, ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.scheduler.parking.values import ParkStage

@@ -9,7 +9,7 @@ from agent.test_enforcement import LeasedNode
 from fakes.mps import FakeMps
 from fakes.shared_gpu import MATMUL
 from gpucommons.agent.leases.facts import devices_in_turns
-from gpucommons.model.parking import ParkedProgram, ParkingReading
+from gpucommons.model.sharing import ParkedProgram, ParkingReading
 from open_folder import open_folder
 from running import command_process
 from shared_node import shared_node

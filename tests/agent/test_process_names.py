@@ -3,9 +3,8 @@
 from gpucommons.agent.sharing.sharing import process_names
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.process_context import ProcessContext
-from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.users import UsersReading
+from gpucommons.model.pods import UsersReading
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues

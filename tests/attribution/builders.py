@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-from gpucommons.model.containers import Container, ContainerState
 from gpucommons.model.gpu import (
     GpmReading,
     Gpu,
@@ -13,7 +12,7 @@ from gpucommons.model.gpu import (
     MigInstance,
 )
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import Pod
+from gpucommons.model.pods import Container, ContainerState, Pod
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity, ProcessKey
 from gpucommons.owners.cgroup import identify
 from gpucommons.owners.process_identity import IdentityTable

@@ -10,9 +10,9 @@ import pytest
 from attribution.builders import GIB, gpu, gpu_process, reading
 from gpucommons.agent.sources import attributed, this_machine
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.containers import Container
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import OwnerKind, ProcessShare, Reason
+from gpucommons.model.pods import Container
 from gpucommons.model.snapshot import Readings
 from gpucommons.sources.containers.engine import DOCKER, PODMAN
 from gpucommons.sources.containers.source import ContainerFollower

@@ -15,11 +15,9 @@ from attribution.builders import HOST, container, gpu, gpu_process, reading
 from attribution.cgroup_vectors import C
 from attribution.procfs_tree import add_process
 from gpucommons.agent.sampler import Sampler
-from gpucommons.model.containers import ContainerReading
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
-from gpucommons.model.process_context import CommandLineReading, ProcessContext
-from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
+from gpucommons.model.pods import ContainerReading, DeviceId, PodDevices, PodDevicesReading
+from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ticks_since_boot
 from gpucommons.owners.process_identity import ProcessIdentities

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucommons.model.histogram import Histogram
+from gpucommons.model.sharing import Histogram
 
 BOUNDS = (0.1, 0.5, 1.0, 10.0)
 

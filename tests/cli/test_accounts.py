@@ -30,10 +30,10 @@ from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts
-from gpucommons.model.containers import Container
+from gpucommons.model.allocations import Account, Slot
 from gpucommons.model.events import Event, format_line
+from gpucommons.model.pods import Container
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import Account, Slot
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment

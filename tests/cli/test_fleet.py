@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet_nodes import SimpleNode, fleet
-from gpucommons.model.slots import SlotState
+from gpucommons.model.allocations import SlotState
 from prometheus_server import Prometheus
 from running import command, running_agent
 from terminal import in_terminal, without_escapes

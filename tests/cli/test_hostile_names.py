@@ -21,8 +21,8 @@ from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.logs import HumanFormatter, JsonFormatter
 from gpucommons.cli.stack import _print_states
 from gpucommons.cli.text_table import Format, TextTable
+from gpucommons.model.allocations import Account
 from gpucommons.model.events import Event, format_line
-from gpucommons.model.usage import Account
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.stack.health import ServiceHealth
 from holding.test_allocations import SPLIT, managed

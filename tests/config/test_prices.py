@@ -7,7 +7,7 @@ import pytest
 from gpucommons.agent.setting_rules import prices_of
 from gpucommons.config.load import load
 from gpucommons.config.option import ConfigError
-from gpucommons.model.prices import BILLION, NO_PRICES, Prices
+from gpucommons.model.accounts import BILLION, NO_PRICES, Prices
 
 TENTH = BILLION // 10
 

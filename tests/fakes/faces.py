@@ -4,8 +4,7 @@ import gzip as gzip_module
 import time
 from collections.abc import Iterable
 
-from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import Snapshot, SourceState
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

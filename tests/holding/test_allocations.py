@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from attribution.builders import gpu, mig_instance, reading
 from gpucommons.ledger.usage import usage_of
-from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, WorkloadKind
-from gpucommons.model.containers import Container, ContainerReading, ContainerState, DeviceRequest
-from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
+from gpucommons.model.allocations import (
+    UNATTRIBUTED,
+    WHOLE_SHARE,
+    Access,
+    Account,
+    Allocation,
+    AllocationReading,
+    AllocationState,
+    WorkloadKind,
+)
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
-from gpucommons.model.job_mapping import JobMappingReading, JobPlace, MappedJob
 from gpucommons.model.ownership import (
     Attribution,
     Basis,
@@ -28,11 +34,25 @@ from gpucommons.model.ownership import (
     Reason,
     Workload,
 )
-from gpucommons.model.pods import DeviceId, Pod, PodDevices, PodDevicesReading, PodReading
+from gpucommons.model.pods import (
+    Container,
+    ContainerReading,
+    ContainerState,
+    DeviceId,
+    DeviceRequest,
+    Ds01Entry,
+    Ds01Reading,
+    JobMappingReading,
+    JobPlace,
+    MappedJob,
+    Pod,
+    PodDevices,
+    PodDevicesReading,
+    PodReading,
+    UsersReading,
+)
 from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, Account
-from gpucommons.model.users import UsersReading
 from gpucommons.owners.holding_stage import AllocationStage
 from unhurried import unhurried
 

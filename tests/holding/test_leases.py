@@ -2,8 +2,7 @@
 
 from attribution.builders import gpu
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
-from gpucommons.model.process_context import ProcessContext
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from holding.test_allocations import folded, managed, process
 
 OLDER, YOUNGER = ProcessKey(50, 1), ProcessKey(60, 1)

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from attribution.builders import gpu, reading
+from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.leases import LeasesReading, Reservation
 from gpucommons.model.ownership import Reason, Unattributed
-from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from attribution.builders import gpu, mig_instance
+from gpucommons.model.allocations import Slot
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.pods import DeviceId
-from gpucommons.model.usage import Slot
 from gpucommons.owners.slots import Slots, SlotTable
 
 

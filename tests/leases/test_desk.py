@@ -10,8 +10,7 @@ from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.desk import DeskEnforcement, GpuProgram
 from gpucommons.leases.service.record import LeaseRecord
-from gpucommons.model.leases import Lease
-from gpucommons.model.mps import MpsReading
+from gpucommons.model.leases import Lease, MpsReading
 from gpucommons.model.process_identity import ProcessKey
 from leases.book_world import whole
 from leases.desk_world import Inbox, SteppedDesk

@@ -2,7 +2,7 @@
 
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Moment
 from gpucommons.model.accounts import Amounts, SlotTime
-from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
+from gpucommons.model.allocations import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
 
 WALL_S = 1_800_000_000.0
 ALICE = Account("user", "alice", user="alice", group="lab")

@@ -27,7 +27,7 @@ from gpucommons.config.accounts import LedgerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.ledger.batch import NS
 from gpucommons.model.accounts import OwnerKey
-from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
+from gpucommons.model.allocations import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
 
 FLUSH_S = 10
 EPOCH_S = 1_800_000_000

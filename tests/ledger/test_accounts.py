@@ -17,9 +17,8 @@ from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.ledger.rollups import DAY_S, Retention
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import Amounts, By, SlotTime, sum_amounts
-from gpucommons.model.prices import Prices
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.accounts import Amounts, By, Prices, SlotTime, sum_amounts
+from gpucommons.model.allocations import Account, Slot
 from gpucommons.rules.identities import account_name
 from ledger.builders import ALICE, BOB, GPU, MIG, WALL_S, batch, moment
 from unhurried import unhurried

@@ -8,13 +8,12 @@ from demo_node import DemoNode
 from gpucommons.faces.documents.events import matching
 from gpucommons.ledger.event_detector import DetectorState, detect_events, state_after
 from gpucommons.model.accounts import HoldingQuota
-from gpucommons.model.allocations import Allocation, AllocationReading
+from gpucommons.model.allocations import WHOLE_SHARE, Allocation, AllocationReading, Slot
 from gpucommons.model.events import Event, format_line, parse_line
 from gpucommons.model.gpu import Gpu, XidRecord
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.usage import WHOLE_SHARE, Slot
 from ledger.builders import ALICE, BOB, GPU
 from ledger.test_usage import allocation
 

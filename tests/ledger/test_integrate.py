@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch
 from gpucommons.ledger.integrate import STALLED, UNREAD, Integrator
 from gpucommons.model.accounts import Amounts
-from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Holding, Slot, SlotUsage, UsageSample
+from gpucommons.model.allocations import WHOLE_SHARE, WHOLE_SM, Account, Holding, Slot, SlotUsage, UsageSample
 from gpucommons.owners.allocations import divide
 from unhurried import unhurried
 

@@ -18,10 +18,17 @@ from gpucommons.ledger.jobs import read_job
 from gpucommons.ledger.query import read_period
 from gpucommons.ledger.recovery import recover
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import By, sum_amounts
-from gpucommons.model.jobs import JobFigures
-from gpucommons.model.prices import BILLION, NO_PRICES, Prices
-from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, IdleCause, JobRequest, Slot, SlotUsage, UsageSample
+from gpucommons.model.accounts import BILLION, NO_PRICES, By, JobFigures, Prices, sum_amounts
+from gpucommons.model.allocations import (
+    WHOLE_SHARE,
+    Account,
+    Holding,
+    IdleCause,
+    JobRequest,
+    Slot,
+    SlotUsage,
+    UsageSample,
+)
 from ledger.builders import ALICE, GPU, MIG, WALL_S, moment
 from unhurried import unhurried
 

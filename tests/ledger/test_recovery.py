@@ -17,7 +17,7 @@ from gpucommons.ledger.query import read_period, read_totals
 from gpucommons.ledger.recovery import Recovered, recover, replace_damaged
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import By, OwnerKey
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.allocations import Account, Slot
 from ledger.builders import WALL_S, batch, moment
 from ledger.damage import PAGE, damaged_at_random
 

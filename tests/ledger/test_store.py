@@ -16,7 +16,7 @@ from gpucommons.ledger.schema import MIGRATIONS, migrate
 from gpucommons.ledger.set_aside import set_aside
 from gpucommons.ledger.store import RESTART, Store
 from gpucommons.model.accounts import OwnerKey
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.allocations import Account, Slot
 from ledger.builders import ALICE, BOB, WALL_S, batch, moment
 
 KEY = OwnerKey("user", "alice", "")

@@ -3,11 +3,23 @@
 from dataclasses import replace
 
 from gpucommons.ledger.usage import usage_of
-from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
+from gpucommons.model.allocations import (
+    WHOLE_SHARE,
+    Account,
+    Allocation,
+    AllocationReading,
+    AllocationState,
+    Holding,
+    IdleCause,
+    JobRequest,
+    Slot,
+    SlotInfo,
+    SlotUsage,
+    WorkloadKind,
+)
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.process_identity import ProcessKey, ProcessTable, TreeActivity
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.usage import WHOLE_SHARE, Account, Holding, IdleCause, JobRequest, Slot, SlotUsage
 from ledger.builders import ALICE, BOB, GPU
 
 HALF = WHOLE_SHARE // 2

@@ -20,7 +20,7 @@ from gpucommons.ledger.query import read_totals
 from gpucommons.ledger.store import Store
 from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import OwnerKey
-from gpucommons.model.usage import Account
+from gpucommons.model.allocations import Account
 from ledger.builders import BOB, WALL_S, batch, moment
 from waiting import until
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser import keep_screenshot, opened
 from fleet_nodes import SimpleNode, fleet
-from gpucommons.model.slots import SlotState
+from gpucommons.model.allocations import SlotState
 from page.test_page import AXE
 from prometheus_server import Prometheus
 from running import RunningAgent, running_agent

@@ -12,9 +12,7 @@ from gpucommons.faces.dialects.gpucommons import parking as metrics
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.ledger.event_detector import DetectorState, detect_events
-from gpucommons.model.histogram import HistogramReading
-from gpucommons.model.parking import ParkedProgram, ParkEvent, ParkingReading
-from gpucommons.model.sharing import SharingReading
+from gpucommons.model.sharing import HistogramReading, ParkedProgram, ParkEvent, ParkingReading, SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import Viewer, sharing_seen_by
 from parsing import parsed

@@ -12,8 +12,8 @@ import pytest
 
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.scheduler import ParkingSettings
-from gpucommons.model.parking import ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import ParkedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.scheduler.parking.host import ThisHost
 from gpucommons.scheduler.parking.programs import HeldPrograms

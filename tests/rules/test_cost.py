@@ -2,9 +2,8 @@
 
 import pytest
 
-from gpucommons.model.accounts import Amounts
-from gpucommons.model.prices import BILLION, NO_CHARGE, NO_PRICES, Charge, Prices
-from gpucommons.model.usage import Slot
+from gpucommons.model.accounts import BILLION, NO_CHARGE, NO_PRICES, Amounts, Charge, Prices
+from gpucommons.model.allocations import Slot
 from gpucommons.rules.cost import charge_of, cost_columns, price_of
 
 HOUR_NS = 3600 * 10**9

@@ -11,18 +11,30 @@ import pytest
 
 from demo_node import DemoNode
 from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, PeriodAccounts
-from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.allocations import AllocationReading
-from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.allocations import AllocationReading, SlotsReading, SlotStatus
+from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.idle import IdleMessage, IdleReading
-from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation
-from gpucommons.model.mps import MpsDaemonReading, MpsEvent, MpsReading
+from gpucommons.model.leases import (
+    Lease,
+    LeaseRequest,
+    LeasesReading,
+    LeaseWait,
+    MpsDaemonReading,
+    MpsEvent,
+    MpsReading,
+    Reservation,
+)
 from gpucommons.model.ownership import Attribution, OwnerShare
-from gpucommons.model.parking import ParkedProgram, ParkingReading
-from gpucommons.model.process_context import CommandLineReading
-from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
-from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Turn
-from gpucommons.model.slots import SlotsReading, SlotStatus
+from gpucommons.model.process_identity import CommandLineReading, ProcessKey, ProcessRow, ProcessTable
+from gpucommons.model.sharing import (
+    ClientSharing,
+    GpuSharing,
+    LeftAlone,
+    ParkedProgram,
+    ParkingReading,
+    SharingReading,
+    Turn,
+)
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules import privacy
 from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, leases_seen_by, seen_by

@@ -6,15 +6,21 @@ from dataclasses import replace
 import pytest
 
 from gpucommons.model.accounts import LedgerReading, LedgerState
-from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.allocations import Allocation, AllocationState, WorkloadKind
-from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading
+from gpucommons.model.allocations import (
+    WHOLE_SHARE,
+    Account,
+    Allocation,
+    AllocationState,
+    Slot,
+    SlotsReading,
+    SlotState,
+    SlotStatus,
+    WorkloadKind,
+)
+from gpucommons.model.events import ALLOCATION_GONE, Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
-from gpucommons.model.slots import SlotsReading, SlotState, SlotStatus
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
-from gpucommons.model.usage import WHOLE_SHARE, Account, Slot
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.privacy import Viewer, seen_by
 from gpucommons.rules.problems import HELD_IDLE_S, Problem, ProblemKind, problems_of

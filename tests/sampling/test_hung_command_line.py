@@ -10,8 +10,7 @@ from attribution.procfs_tree import add_process
 from gpucommons.agent.sampler import Sampler
 from gpucommons.agent.sources import attributed
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.process_context import ProcessContext
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.owners.attribution_stage import ProcessWorld
 from gpucommons.simulation.lab_people import LabNames

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.simulation.gpu_model import MATRIX_LOADS, overbooking, speeds
 
 Kind = int | str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.corun.coruns import Way
 from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, Measure, Send
 from gpucommons.scheduler.policy.terms import GIB

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.policy.state import NEVER, ClientStanding
 from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import Version

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.policy.admission import wait_reason
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import (

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState
+from gpucommons.model.allocations import WHOLE_SHARE, Access, Allocation, AllocationReading, AllocationState
 from gpucommons.model.ownership import Attribution, OwnerKind
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.usage import WHOLE_SHARE
 from gpucommons.simulation.faults import LOST_FROM_S, LOST_UNTIL_S
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import GROUP_OF, PEOPLE

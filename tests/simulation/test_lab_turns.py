@@ -6,8 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.model.histogram import HistogramReading
-from gpucommons.model.sharing import SharingReading
+from gpucommons.model.sharing import HistogramReading, SharingReading
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_sharing import SHARED_GPUS, LabSharing

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucommons.model.alerts import AlertsReading
+from gpucommons.model.events import AlertsReading
 from gpucommons.sources.alertmanager import MOST_ALERTS, AlertmanagerSource, parse_alerts
 from gpucommons.sources.source import SourceError
 from needs import needs_program

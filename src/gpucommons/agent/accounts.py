@@ -34,9 +34,9 @@ from gpucommons.model.accounts import (
     OwnerKey,
     PeriodAccounts,
 )
+from gpucommons.model.allocations import UsageSample
 from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import UsageSample
 from gpucommons.sources.source import Source
 
 # The longest interval between two snapshots that is billed, in sampling intervals.

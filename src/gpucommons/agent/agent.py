@@ -33,8 +33,7 @@ from gpucommons.faces.history.prometheus import Prometheus
 from gpucommons.faces.web.http.connections import ConnectionLimits
 from gpucommons.faces.web.http.server import WebServer
 from gpucommons.faces.web.routes.api import Api
-from gpucommons.model.agent import AgentReading
-from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.snapshot import AgentReading, Snapshot
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.nvml.gpm_access import GpmAccess

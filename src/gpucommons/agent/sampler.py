@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
 
 # Ticks on a fixed grid of time, so that sources with the same cadence stay in step and nothing drifts.

@@ -12,7 +12,7 @@ from gpucommons.base.address import Address, parse_address
 from gpucommons.config.accounts import AccountsSettings, in_billionths, parse_prices
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import OwnersSettings
-from gpucommons.model.prices import Prices
+from gpucommons.model.accounts import Prices
 from gpucommons.owners.owner import OwnerRules, SiteRuleError, parse_order, parse_site_rules
 
 # The rules of attribution from the settings. A mistake in them is a ConfigError of one line at the start.

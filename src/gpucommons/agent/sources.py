@@ -13,24 +13,31 @@ from gpucommons.agent.sharing.rules import nvml_cadence_s
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import DcgmSettings, KubernetesSettings, Settings
 from gpucommons.config.state_directory import events_position_file
-from gpucommons.model.agent import AgentReading
-from gpucommons.model.alerts import AlertsReading
-from gpucommons.model.containers import Container, ContainerReading, ContainerUsageReading, all_containers
-from gpucommons.model.ds01 import Ds01Reading
-from gpucommons.model.events import EventsReading
-from gpucommons.model.filesystems import FilesystemReading
+from gpucommons.model.events import AlertsReading, EventsReading
 from gpucommons.model.gpu import AllocationRatioReading, GpuReading
-from gpucommons.model.hardware import HardwareReading
-from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.host import (
+    CpuReading,
+    FilesystemReading,
+    HardwareReading,
+    KernelReading,
+    MemoryReading,
+    PressureReading,
+    TextFilesReading,
+)
 from gpucommons.model.idle import IdlePeriods
-from gpucommons.model.job_mapping import JobMappingReading
-from gpucommons.model.kernel import KernelReading
-from gpucommons.model.pods import PodDevicesReading, PodReading
-from gpucommons.model.process_context import CommandLineReading
-from gpucommons.model.process_identity import ProcessTable
-from gpucommons.model.snapshot import Readings
-from gpucommons.model.text_files import TextFilesReading
-from gpucommons.model.users import UsersReading
+from gpucommons.model.pods import (
+    Container,
+    ContainerReading,
+    ContainerUsageReading,
+    Ds01Reading,
+    JobMappingReading,
+    PodDevicesReading,
+    PodReading,
+    UsersReading,
+    all_containers,
+)
+from gpucommons.model.process_identity import CommandLineReading, ProcessTable
+from gpucommons.model.snapshot import AgentReading, Readings
 from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ProcessWorld
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.owners.owner import OwnerRules

@@ -8,18 +8,21 @@ from pathlib import Path
 from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.ledger.rollups import DAY_S
 from gpucommons.model.accounts import (
+    NO_CHARGE,
+    NO_PRICES,
     PERIODS,
     AccountsReading,
     Amounts,
     By,
+    Charge,
     HeldKey,
     OwnerKey,
     PeriodAccounts,
+    Prices,
     SlotTime,
     sum_amounts,
 )
-from gpucommons.model.prices import NO_CHARGE, NO_PRICES, Charge, Prices
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.allocations import Account, Slot
 from gpucommons.rules.cost import charge_of
 from gpucommons.rules.identities import account_name, qualified_name
 

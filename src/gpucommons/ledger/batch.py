@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
-from gpucommons.model.jobs import JobFigures
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.accounts import Amounts, JobFigures, OwnerKey, SlotTime
+from gpucommons.model.allocations import Account, Slot
 
 NS = 1_000_000_000
 MINUTE_S = 60

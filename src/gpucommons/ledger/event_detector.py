@@ -12,10 +12,8 @@ from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.idle import IdleReading
-from gpucommons.model.leases import LeasesReading, Trespasser
-from gpucommons.model.mps import MpsReading
-from gpucommons.model.parking import ParkingReading
-from gpucommons.model.sharing import SharingReading
+from gpucommons.model.leases import LeasesReading, MpsReading, Trespasser
+from gpucommons.model.sharing import ParkingReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.cost import quota_states
 from gpucommons.rules.identities import qualified_name

@@ -8,9 +8,8 @@ only decides under which minute an amount is filed.
 from collections.abc import Mapping
 
 from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Gap, TimeKey, UsageKey
-from gpucommons.model.accounts import Amounts, SlotTime
-from gpucommons.model.jobs import JobFigures
-from gpucommons.model.usage import (
+from gpucommons.model.accounts import Amounts, JobFigures, SlotTime
+from gpucommons.model.allocations import (
     WHOLE_SHARE,
     WHOLE_SM,
     Account,

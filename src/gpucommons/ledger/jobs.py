@@ -6,9 +6,8 @@ from pathlib import Path
 
 from gpucommons.ledger.query import ACCOUNT_COLUMNS, SUM_COLUMNS, has_jobs, models_in, queried, slots_in
 from gpucommons.ledger.rollups import DAY
-from gpucommons.model.accounts import Amounts
-from gpucommons.model.jobs import JobFigures, JobUsage
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.accounts import Amounts, JobFigures, JobUsage
+from gpucommons.model.allocations import Account, Slot
 from gpucommons.rules.identities import account_name
 
 _FIGURES = ", ".join(JobFigures._fields)

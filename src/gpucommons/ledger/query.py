@@ -14,7 +14,7 @@ from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
 from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, Piece, pieces
 from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
-from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
+from gpucommons.model.allocations import UNATTRIBUTED, Account, Slot
 
 _Result = TypeVar("_Result")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)

@@ -22,7 +22,7 @@ from gpucommons.ledger.schema import migrate
 from gpucommons.ledger.set_aside import set_aside
 from gpucommons.ledger.store import create_file
 from gpucommons.model.accounts import Amounts, SlotTime
-from gpucommons.model.usage import UNATTRIBUTED
+from gpucommons.model.allocations import UNATTRIBUTED
 
 _PAGE_BYTES = 4096
 _ROWS_AT_ONCE = 1000

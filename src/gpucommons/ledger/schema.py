@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
-from gpucommons.model.jobs import JobFigures
+from gpucommons.model.accounts import JobFigures
 
 # "GPCL": distinguishes our file from another program's database.
 APPLICATION_ID = 0x4750434C

@@ -20,7 +20,7 @@ from gpucommons.ledger.query import Totals, totals_in
 from gpucommons.ledger.rollups import DAY_S, HOUR, LAYERS, Retention
 from gpucommons.ledger.schema import migrate
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
-from gpucommons.model.usage import Account, Slot
+from gpucommons.model.allocations import Account, Slot
 
 RESTART = "restart"
 

@@ -2,10 +2,18 @@
 
 from collections.abc import Iterable
 
-from gpucommons.model.allocations import Allocation, SlotInfo
+from gpucommons.model.allocations import (
+    Account,
+    Allocation,
+    Holding,
+    IdleCause,
+    JobRequest,
+    SlotInfo,
+    SlotUsage,
+    UsageSample,
+)
 from gpucommons.model.leases import Lease
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.usage import Account, Holding, IdleCause, JobRequest, SlotUsage, UsageSample
 from gpucommons.rules.identities import job_of_lease
 
 _NS = 1_000_000_000

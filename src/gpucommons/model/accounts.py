@@ -1,7 +1,4 @@
-"""The ledger and its accounts at an instant: what each owner was billed, and the state of the ledger file.
-
-Amounts are integers. Their sums are exact and fit 64 bits for centuries. A face converts a sum once, when it prints it.
-"""
+"""The ledger and its accounts at an instant: what each owner and job was billed, and what that costs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +6,50 @@ from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple, Self
 
-from gpucommons.model.prices import NO_CHARGE, NO_PRICES, Charge, Prices
+from gpucommons.model.allocations import Account, Slot
+
+# What a GPU-hour and a kilowatt-hour cost, and how much CO2 a kilowatt-hour causes. What is not set is not shown.
+#
+# Numbers are integers, in billionths, so that sums are exact.
+
+BILLION = 10**9
+
+
+class Prices(NamedTuple):
+    """`per_gpu_hour` has shell patterns of GPU models with their prices; the first that matches decides.
+
+    None is not set.
+    """
+
+    per_gpu_hour: tuple[tuple[str, int], ...] = ()
+    per_kwh: int | None = None
+    currency: str = ""
+    co2_g_per_kwh: int | None = None
+
+
+class Charge(NamedTuple):
+    """What the held time of some slots costs. `amount` is the price of an hour times nanoseconds.
+
+    `unpriced_ns` is held time without a price: no pattern matches the GPU's model, or the driver does not report
+    which part of its GPU a MIG device is.
+    """
+
+    amount: int = 0
+    priced_ns: int = 0
+    unpriced_ns: int = 0
+
+    def plus(self, other: Self) -> "Charge":
+        return Charge(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+NO_PRICES = Prices()
+NO_CHARGE = Charge()
+
+
+# The ledger and its accounts at an instant: what each owner was billed, and the state of the ledger file.
+#
+# Amounts are integers. Their sums are exact and fit 64 bits for centuries. A face converts a sum once, when it prints
+# it.
 
 
 class Amounts(NamedTuple):
@@ -163,3 +203,52 @@ class AccountsReading:
 
     by_period: Mapping[str, PeriodAccounts] = field(default_factory=dict)
     held_today_ns: Mapping[HeldKey, int] = field(default_factory=dict)
+
+
+# One job in the ledger: what was billed to it, and what else is known of it.
+#
+# A job is a Slurm job, a lease or a pod.
+
+
+class JobFigures(NamedTuple):
+    """What is known of one job besides its amounts. None is not known.
+
+    `peak_kib` is the highest memory on one slot at one sample. The idle time of which it is known what the job's
+    processes did is `idle_seen_ns`; in `idle_cpu_ns` of it one of them kept a CPU core busy, in `idle_disk_ns` none
+    did and one waited for a disk. `waited_ms` and `asked_kib` are those of a lease: its time in the queue, and the
+    memory of each slot that it asked for.
+    """
+
+    first_s: int
+    last_s: int
+    peak_kib: int | None = None
+    idle_seen_ns: int = 0
+    idle_cpu_ns: int = 0
+    idle_disk_ns: int = 0
+    waited_ms: int | None = None
+    asked_kib: int | None = None
+
+    def merged(self, later: Self) -> "JobFigures":
+        return JobFigures(
+            min(self.first_s, later.first_s),
+            max(self.last_s, later.last_s),
+            max((peak for peak in (self.peak_kib, later.peak_kib) if peak is not None), default=None),
+            self.idle_seen_ns + later.idle_seen_ns,
+            self.idle_cpu_ns + later.idle_cpu_ns,
+            self.idle_disk_ns + later.idle_disk_ns,
+            self.waited_ms if self.waited_ms is not None else later.waited_ms,
+            self.asked_kib if self.asked_kib is not None else later.asked_kib,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """All that was billed under the name of one job. `figures` is None where only an older release has billed it.
+
+    `models` are the names of the GPUs' models, by the GPU's UUID.
+    """
+
+    name: str
+    usage: Mapping[tuple[Slot, Account], Amounts]
+    figures: JobFigures | None = None
+    models: Mapping[str, str] = field(default_factory=dict)

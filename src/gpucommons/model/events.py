@@ -1,7 +1,4 @@
-"""An event, and its line in an event log: one JSON object, in DS01's format. Both spellings of DS01's keys are read.
-
-Pure. A bad line becomes a reason, never an exception, so that it does not hide the next line.
-"""
+"""An event, and its line in an event log: one JSON object, in DS01's format. And the alerts that are firing."""
 
 import json
 import math
@@ -10,6 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
+
+# An event, and its line in an event log: one JSON object, in DS01's format. Both spellings of DS01's keys are read.
+#
+# Pure. A bad line becomes a reason, never an exception, so that it does not hide the next line.
 
 SCHEMA_VERSION = "1"
 ALLOCATION_GONE = "allocation.gone"
@@ -161,3 +162,23 @@ class EventLogReading(NamedTuple):
     """The last events of our own event log, newest first."""
 
     events: tuple[Event, ...]
+
+
+# The alerts that are firing, from Alertmanager.
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`state` is active or suppressed (silenced or inhibited). `fingerprint` is its identity."""
+
+    fingerprint: str
+    name: str
+    severity: str
+    state: str
+    starts_wall_s: float | None
+    summary: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class AlertsReading(NamedTuple):
+    alerts: tuple[Alert, ...]

@@ -1,9 +1,100 @@
-"""The pods of this node at an instant, and their devices. A pod is identified by its UID."""
+"""What runs on the node at an instant, and for which users: containers, pods, batch jobs, DS01's state.
+
+A container is identified by its full id, a pod by its UID.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
+
+# The containers of one runtime at an instant. A container is identified by its full id.
+#
+# Of a container's environment only NVIDIA_VISIBLE_DEVICES is kept: the rest may contain secrets.
+
+
+class ContainerState(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    PAUSED = "paused"
+    RESTARTING = "restarting"
+    REMOVING = "removing"
+    EXITED = "exited"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether it has processes. A container without processes may still hold its GPUs."""
+        return self in (ContainerState.RUNNING, ContainerState.PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """A device request by `--gpus` or a CDI device. A count of -1 means all devices.
+
+    `device_ids` are as the user wrote them: an index, a UUID, `0:1` for a MIG device, a CDI name.
+    """
+
+    driver: str
+    count: int
+    device_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container, running or not. Renaming changes `name`, restarting `init_pid` and `started_wall_s`.
+
+    `visible_devices` is its NVIDIA_VISIBLE_DEVICES: None if unset, which differs from the empty string. `devices` are
+    the host paths of devices that were passed in individually.
+    """
+
+    id: str
+    name: str
+    runtime: str
+    state: ContainerState
+    image: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    init_pid: int | None = None
+    created_wall_s: float | None = None
+    started_wall_s: float | None = None
+    device_requests: tuple[DeviceRequest, ...] = ()
+    visible_devices: str | None = None
+    devices: tuple[str, ...] = ()
+    privileged: bool = False
+    cgroup_parent: str = ""
+
+
+class ContainerReading(NamedTuple):
+    """Every container of one runtime, by full id."""
+
+    by_id: Mapping[str, Container]
+
+
+def all_containers(*readings: ContainerReading | None) -> Mapping[str, Container]:
+    """The containers of several runtimes by full id; an absent runtime has none."""
+    present = [reading.by_id for reading in readings if reading is not None]
+    if len(present) == 1:
+        return present[0]
+    return {id: container for by_id in present for id, container in by_id.items()}
+
+
+class ContainerUsage(NamedTuple):
+    """`memory_bytes` excludes file cache that can be dropped; `memory_limit_bytes` is None without a limit."""
+
+    name: str
+    runtime: str
+    cpu_seconds: float | None
+    memory_bytes: int | None
+    memory_limit_bytes: int | None
+
+
+class ContainerUsageReading(NamedTuple):
+    by_id: Mapping[str, ContainerUsage]
+
+
+# The pods of this node at an instant, and their devices. A pod is identified by its UID.
 
 # In order of precedence: if a pod has both annotations of one limit, the first is in force.
 MEMORY_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-memory-limit", "nvshare.com/gpu-memory-limit")
@@ -89,3 +180,79 @@ class PodDevicesReading(NamedTuple):
 
     allocated: tuple[PodDevices, ...]
     allocatable: Mapping[str, tuple[DeviceId, ...]] | None = None
+
+
+# What DS01, a management system for shared GPU servers, keeps on disk: the state file of older installations, and the
+# disk that holds it.
+
+
+class Ds01Entry(NamedTuple):
+    """One allocation in the state file. `gpu_id` is a slot, "1" or "1.0"; `stopped` is the state of its container."""
+
+    container: str
+    user: str
+    gpu_id: str
+    allocated_wall_s: float | None = None
+    stopped: bool = False
+
+
+class Ds01Reading(NamedTuple):
+    """`entries` is None if there is no state file; newer installations have none."""
+
+    entries: tuple[Ds01Entry, ...] | None
+    disk_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    disk_used_bytes: int | None = None
+
+
+# The jobs of a batch system on each GPU, from the mapping files that its prolog writes.
+
+
+class MappedJob(NamedTuple):
+    """`uid` is that of the job's user if the file shows it: it does not if the prolog runs as root."""
+
+    id: str
+    uid: int | None = None
+
+
+# The index of a GPU, and the GPU instance of a MIG device; None is the whole GPU.
+JobPlace = tuple[int, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobMappingReading:
+    """`problems` has one line for each file that could not be used completely."""
+
+    jobs: Mapping[JobPlace, tuple[MappedJob, ...]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def ids(self, gpu_index: int, gpu_instance_id: int | None) -> tuple[str, ...]:
+        return tuple(job.id for job in self.jobs.get((gpu_index, gpu_instance_id), ()))
+
+
+# The users of a node at an instant: names, groups, CPU and memory of their slices, SSH sessions.
+
+
+class UserSlice(NamedTuple):
+    """CPU and memory of a user's processes. The CPU seconds never decrease while the agent runs."""
+
+    user: str
+    group: str
+    cpu_seconds: float | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsersReading:
+    """`group_of` is the group that a user is billed under; `members` are all users of each group.
+
+    `ssh_sessions` is None if the system has neither utmp nor logind. `container_uids` is the uid of the first process
+    of each running container.
+    """
+
+    names: Mapping[int, str] = field(default_factory=dict)
+    group_of: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    slices: tuple[UserSlice, ...] = ()
+    ssh_sessions: Mapping[str, int] | None = None
+    container_uids: Mapping[str, int] = field(default_factory=dict)

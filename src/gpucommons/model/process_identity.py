@@ -1,4 +1,7 @@
-"""The identity of a process: its key, its pids in each namespace, its user, and what its cgroup shows."""
+"""The identity of a process: its key, its pids in each namespace, its user, and what its cgroup says.
+
+How it was started (command line, sessions, ancestors) is known beyond what attribution needs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -135,3 +138,24 @@ class PidView(NamedTuple):
 
     scope: PidScope
     sentence: str
+
+
+class ProcessContext(NamedTuple):
+    """None or empty is unknown.
+
+    `scope` is the innermost systemd unit in the process's cgroup path, login sessions (session-4.scope) and units of
+    a user's own manager included. `session_id` is the POSIX session (setsid), in the agent's pid namespace.
+    `ancestors` are those that it had when it was first seen on a GPU, its parent first.
+    """
+
+    command_line: tuple[str, ...] = ()
+    scope: str | None = None
+    session_id: int | None = None
+    ancestors: tuple[ProcessKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLineReading:
+    """The command lines of the processes on GPUs, each cut to a bounded length."""
+
+    by_key: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)

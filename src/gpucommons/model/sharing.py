@@ -1,15 +1,118 @@
-"""The scheduler's state at an instant: clients, queues and turns of every shared GPU.
+"""The scheduler's state at an instant: clients, queues and turns of every shared GPU, and parked programs."""
 
-Client rows are NamedTuples, not dataclasses: a node may have thousands, and they are made again every second.
-"""
-
+from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from typing import Final, NamedTuple
 
-from gpucommons.model.histogram import HistogramReading
-from gpucommons.model.parking import ParkingReading
+from gpucommons.model.process_identity import ProcessKey
+
+# Counts values up to bounds, as Prometheus's histograms do.
+
+
+class HistogramReading(NamedTuple):
+    """`counts` are cumulative and one longer than `bounds`: the last is the total."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+class Histogram:
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def reading(self) -> HistogramReading:
+        return HistogramReading(self._bounds, tuple(accumulate(self._counts)), self._sum)
+
+
+# Parked programs at an instant: those whose GPU memory is in host memory, or on its way there or back.
+
+# The causes of parking: see ParkedProgram.
+IDLE: Final = "idle"
+ASKED: Final = "asked"
+TURN: Final = "turn"
+EARLIER_AGENT: Final = "left by an earlier agent"
+
+
+class ParkedProgram(NamedTuple):
+    """`stage` is parking, parked, waking or stranded; `since_wall_s` is when the program was last on the GPU.
+
+    `gpu_bytes` is what it held there, `host_bytes` the part of it that is in host memory. `cause` is why it was parked:
+    idle, asked, turn (of another program, with oversubscribe), or left by an earlier agent. `waits` says why it is not
+    brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
+    waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
+    `comes_after` are the requests for leases from which its room on the GPU is not kept; None: it is kept from none.
+    `ancestors` are those of a program that an earlier agent left: its key does not name the lease that started it.
+    """
+
+    key: str
+    name: str
+    user: str
+    uid: int | None
+    stage: str
+    gpu_uuid: str
+    pids: tuple[int, ...]
+    gpu_bytes: int
+    host_bytes: int
+    since_wall_s: float
+    cause: str
+    waits: str = ""
+    rate_bytes_s: float | None = None
+    remaining_s: float | None = None
+    comes_after: frozenset[str] | None = None
+    ancestors: tuple[ProcessKey, ...] = ()
+
+
+class ParkEvent(NamedTuple):
+    """`kind` is parked, woken, refused or stranded. `why` is the reason of a refusal in one word."""
+
+    id: str
+    kind: str
+    wall_s: float
+    key: str
+    name: str
+    user: str
+    uid: int | None
+    gpu_uuid: str
+    bytes: int
+    duration_s: float
+    sentence: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingReading:
+    """`unavailable` is why nothing can be parked, empty where it can. `events` are the latest, in order.
+
+    `parks` and `wakes` are counted since the agent started, `refusals` by reason. `expected_rooms` is when a request
+    for a lease is expected to have its room, by wall clock.
+    """
+
+    idle_after_s: float = 0.0
+    eager: bool = False
+    unavailable: str = ""
+    programs: tuple[ParkedProgram, ...] = ()
+    events: tuple[ParkEvent, ...] = ()
+    parks: int = 0
+    wakes: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    expected_rooms: Mapping[str, float] = field(default_factory=dict)
+
+
+# The scheduler's state at an instant: clients, queues and turns of every shared GPU.
+#
+# Client rows are NamedTuples, not dataclasses: a node may have thousands, and they are made again every second.
 
 # Seconds. Hand-offs take microseconds, turns and waits seconds to minutes.
 HANDOFF_BUCKETS: Final = (0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)

@@ -1,32 +1,103 @@
-"""Everything the agent knows at one instant, as one immutable value. All outputs are derived from it."""
+"""Everything the agent knows at one instant, as one immutable value. All outputs are derived from it.
 
+The state of each source, and the agent's own cost, are readings like the others.
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading
-from gpucommons.model.agent import AgentReading
-from gpucommons.model.alerts import AlertsReading
-from gpucommons.model.allocations import AllocationReading
-from gpucommons.model.containers import ContainerReading, ContainerUsageReading
-from gpucommons.model.ds01 import Ds01Reading
-from gpucommons.model.events import EventLogReading, EventsReading
-from gpucommons.model.filesystems import FilesystemReading
+from gpucommons.model.allocations import AllocationReading, SlotsReading
+from gpucommons.model.events import AlertsReading, EventLogReading, EventsReading
 from gpucommons.model.gpu import AllocationRatioReading, GpuReading
-from gpucommons.model.hardware import HardwareReading
-from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
+from gpucommons.model.host import (
+    CpuReading,
+    FilesystemReading,
+    HardwareReading,
+    KernelReading,
+    MemoryReading,
+    PressureReading,
+    TextFilesReading,
+)
 from gpucommons.model.idle import IdleReading
-from gpucommons.model.job_mapping import JobMappingReading
-from gpucommons.model.kernel import KernelReading
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.pods import PodDevicesReading, PodReading
-from gpucommons.model.process_context import CommandLineReading, ProcessContext
-from gpucommons.model.process_identity import ProcessKey, ProcessTable
+from gpucommons.model.pods import (
+    ContainerReading,
+    ContainerUsageReading,
+    Ds01Reading,
+    JobMappingReading,
+    PodDevicesReading,
+    PodReading,
+    UsersReading,
+)
+from gpucommons.model.process_identity import CommandLineReading, ProcessContext, ProcessKey, ProcessTable
 from gpucommons.model.sharing import SharingReading
-from gpucommons.model.slots import SlotsReading
-from gpucommons.model.source_state import SourceState
-from gpucommons.model.text_files import TextFilesReading
-from gpucommons.model.users import UsersReading
+
+# The state of one source: up, absent or failing, the duration of its last read, and why it failed.
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """One source at an instant.
+
+    `absent` means that what it reads does not exist on this node (no driver, no Docker): it is down, but this is not a
+    failure. `detail` is what is wrong and `remedy` what to do about it.
+    """
+
+    name: str
+    essential: bool = False
+    up: bool = False
+    absent: bool = False
+    duration_s: float | None = None
+    last_success_monotonic_s: float | None = None
+    last_success_wall_s: float | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    detail: str = ""
+    remedy: str = ""
+    stale_after_s: float = 0.0
+
+    def is_fresh(self, now_monotonic_s: float) -> bool:
+        """Whether the last reading is recent enough to be served as current."""
+        last = self.last_success_monotonic_s
+        return self.up and last is not None and now_monotonic_s - last <= self.stale_after_s
+
+
+# The agent itself: its cost, and what it refused or dropped.
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeReading:
+    """The responses with the metrics of one dialect alone. `quantiles_s` are (quantile, seconds) of the last minute."""
+
+    count: int
+    body_bytes: int
+    sum_s: float
+    quantiles_s: tuple[tuple[float, float], ...]
+
+
+NO_SCRAPES = ScrapeReading(0, 0, 0.0, tuple((quantile, math.nan) for quantile in (0.5, 0.9, 0.99)))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReading:
+    version: str
+    started_wall_s: float
+    cpu_seconds: float | None
+    rss_bytes: int | None
+    open_descriptors: int | None
+    threads: int | None
+    duplicates_dropped: Mapping[str, int] = field(default_factory=dict)
+    dialect_failures: Mapping[str, int] = field(default_factory=dict)
+    connections_open: int = 0
+    connections_refused: Mapping[str, int] = field(default_factory=dict)
+    requests: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    web_config_reload_ok: bool | None = None
+    scrapes: Mapping[str, ScrapeReading] = field(default_factory=dict)
+
+
+# Everything the agent knows at one instant, as one immutable value. All outputs are derived from it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from gpucommons.model.allocations import Access, Allocation, AllocationReading, AllocationState, SlotInfo, WorkloadKind
+from gpucommons.model.allocations import (
+    UNATTRIBUTED,
+    WHOLE_SHARE,
+    WHOLE_SM,
+    Access,
+    Account,
+    Allocation,
+    AllocationReading,
+    AllocationState,
+    SlotInfo,
+    WorkloadKind,
+)
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Place, ProcessShare
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.usage import UNATTRIBUTED, WHOLE_SHARE, WHOLE_SM, Account
 from gpucommons.owners.claims import Claim, Claims, account_of
 from gpucommons.owners.slots import SlotTable
 from gpucommons.rules.identities import job_of_lease

@@ -13,11 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.process_context import CommandLineReading, ProcessContext
-from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
+from gpucommons.model.pods import all_containers
+from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.owner import OwnerRules

@@ -9,15 +9,31 @@ from datetime import datetime
 from fractions import Fraction
 from typing import NamedTuple
 
-from gpucommons.model.allocations import Access, SlotInfo, TrackedContainer, UnmanagedContainer, WorkloadKind
-from gpucommons.model.containers import Container, ContainerState
-from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
-from gpucommons.model.job_mapping import JobMappingReading, JobPlace
+from gpucommons.model.allocations import (
+    UNATTRIBUTED,
+    Access,
+    Account,
+    Slot,
+    SlotInfo,
+    TrackedContainer,
+    UnmanagedContainer,
+    WorkloadKind,
+)
 from gpucommons.model.leases import Lease
 from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
-from gpucommons.model.pods import Pod, PodDevices, PodDevicesReading, PodReading
-from gpucommons.model.usage import UNATTRIBUTED, Account, Slot
-from gpucommons.model.users import UsersReading
+from gpucommons.model.pods import (
+    Container,
+    ContainerState,
+    Ds01Entry,
+    Ds01Reading,
+    JobMappingReading,
+    JobPlace,
+    Pod,
+    PodDevices,
+    PodDevicesReading,
+    PodReading,
+    UsersReading,
+)
 from gpucommons.owners.owner import Candidate, OwnerRules, owner_of
 from gpucommons.owners.slots import (
     RequestedDevices,

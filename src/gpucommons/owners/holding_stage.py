@@ -9,15 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpucommons.model.allocations import AllocationReading
-from gpucommons.model.containers import all_containers
 from gpucommons.model.gpu import MigInstance
 from gpucommons.model.idle import IdlePeriods
-from gpucommons.model.job_mapping import JobMappingReading
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution, ProcessShare
+from gpucommons.model.pods import JobMappingReading, UsersReading, all_containers
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.users import UsersReading
 from gpucommons.owners.allocations import fold
 from gpucommons.owners.claims import ClaimInputs, Claims, claims_of
 from gpucommons.owners.owner import OwnerRules

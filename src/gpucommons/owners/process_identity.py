@@ -11,8 +11,15 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from gpucommons.model.ownership import Reason
-from gpucommons.model.process_context import CommandLineReading
-from gpucommons.model.process_identity import PidFacts, PidScope, PidView, ProcessDetails, ProcessIdentity, ProcessKey
+from gpucommons.model.process_identity import (
+    CommandLineReading,
+    PidFacts,
+    PidScope,
+    PidView,
+    ProcessDetails,
+    ProcessIdentity,
+    ProcessKey,
+)
 from gpucommons.owners.cgroup import identify
 
 # The two lines of /proc/PID/status that attribution needs. No text raises an exception.

@@ -8,14 +8,21 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
+from gpucommons.model.allocations import (
+    Allocation,
+    AllocationReading,
+    Slot,
+    SlotInfo,
+    SlotsReading,
+    SlotState,
+    SlotStatus,
+    WorkloadKind,
+)
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.slots import SlotsReading, SlotState, SlotStatus
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.usage import Slot
 from gpucommons.rules.health import lost_sentence
 from gpucommons.rules.identities import slot_name
 

@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gpucommons.model.allocations import Access, SlotInfo
-from gpucommons.model.containers import Container, DeviceRequest
+from gpucommons.model.allocations import Access, Slot, SlotInfo
 from gpucommons.model.gpu import Gpu, MigInstance
-from gpucommons.model.pods import DeviceId
-from gpucommons.model.usage import Slot
+from gpucommons.model.pods import Container, DeviceId, DeviceRequest
 from gpucommons.rules.identities import slot_name
 
 # The slots of a node, whole GPUs and MIG devices, and the slots of a name, a device id or a process. Pure.

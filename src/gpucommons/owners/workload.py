@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpucommons.model.containers import Container
 from gpucommons.model.ownership import Place, PodPlace, Workload
-from gpucommons.model.pods import Pod, PodReading
+from gpucommons.model.pods import Container, Pod, PodReading
 from gpucommons.model.process_identity import CgroupIdentity, ProcessIdentity
 from gpucommons.owners.owner import Candidate
 from gpucommons.rules.placement import PodLabels

@@ -3,9 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gpucommons.model.histogram import Histogram
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import PAUSE_BUCKETS, PauserReading
+from gpucommons.model.sharing import PAUSE_BUCKETS, Histogram, PauserReading
 from gpucommons.pauser.backend import Code
 
 

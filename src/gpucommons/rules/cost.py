@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from gpucommons.model.accounts import Amounts, HoldingQuota
-from gpucommons.model.allocations import AllocationReading
-from gpucommons.model.prices import BILLION, Charge, Prices
-from gpucommons.model.usage import Slot
+from gpucommons.model.accounts import BILLION, Amounts, Charge, HoldingQuota, Prices
+from gpucommons.model.allocations import AllocationReading, Slot
 
 # Which users exceed their quota of GPU-equivalents. Pure.
 

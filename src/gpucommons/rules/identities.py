@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from gpucommons.base.text import printable
-from gpucommons.model.allocations import AllocationReading
+from gpucommons.model.allocations import Account, AllocationReading
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import Owner, Place, ProcessShare
-from gpucommons.model.usage import Account
 
 _LONGEST_PART: Final = 64
 # What nvshare's library sends where it runs in no pod.

@@ -13,19 +13,22 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerState, PeriodAccounts
-from gpucommons.model.alerts import Alert, AlertsReading
-from gpucommons.model.allocations import AllocationReading
-from gpucommons.model.events import Event, EventLogReading
+from gpucommons.model.allocations import AllocationReading, SlotsReading, SlotStatus
+from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.idle import IdleReading
-from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, Reservation
-from gpucommons.model.mps import MpsReading
+from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, MpsReading, Reservation
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
-from gpucommons.model.parking import ParkedProgram, ParkingReading
-from gpucommons.model.process_context import CommandLineReading
-from gpucommons.model.process_identity import ProcessKey, ProcessTable
-from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading, Timeline, Turn
-from gpucommons.model.slots import SlotsReading, SlotStatus
+from gpucommons.model.process_identity import CommandLineReading, ProcessKey, ProcessTable
+from gpucommons.model.sharing import (
+    ClientSharing,
+    GpuSharing,
+    ParkedProgram,
+    ParkingReading,
+    SharingReading,
+    Timeline,
+    Turn,
+)
 from gpucommons.model.snapshot import Readings, Snapshot
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")

@@ -12,14 +12,12 @@ from typing import Final, NamedTuple
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.accounts import LedgerState
-from gpucommons.model.alerts import Alert
-from gpucommons.model.events import ALLOCATION_GONE, Event
+from gpucommons.model.allocations import SlotState, SlotStatus
+from gpucommons.model.events import ALLOCATION_GONE, Alert, Event
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.idle import IdleReading
-from gpucommons.model.mps import MpsReading
-from gpucommons.model.slots import SlotState, SlotStatus
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.leases import MpsReading
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.rules.health import (
     XID_RECENT_S,
     Cause,

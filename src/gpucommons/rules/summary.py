@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gpucommons.base.periods import spoken_age
+from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.fleet import FleetSlot, FleetState, FleetView
-from gpucommons.model.slots import SlotState, SlotStatus
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.problems import Problem, ProblemKind, holder_names

@@ -8,7 +8,7 @@ as measured on an H200.
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 
 
 class GpuLoad(NamedTuple):

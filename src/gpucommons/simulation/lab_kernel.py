@@ -1,25 +1,32 @@
 """Kernel counters of scenario lab: disks, network, paging, sockets, file systems and sensors."""
 
-from gpucommons.model.filesystems import Filesystem, FilesystemReading, Space
-from gpucommons.model.hardware import Chip, CpuThrottles, HardwareReading, Sensor
-from gpucommons.model.kernel import (
+from gpucommons.model.host import (
     Bond,
+    Chip,
     Clock,
     ClockDiscipline,
     ClockSource,
     Conntrack,
+    CpuThrottles,
     Disk,
     FileHandles,
+    Filesystem,
+    FilesystemReading,
+    HardwareReading,
     KernelReading,
     LinkCounters,
     NetworkDevice,
     Raid,
     ReadRun,
+    Sensor,
     Sockets,
     SoftnetCounters,
+    Space,
+    TextFamily,
+    TextFilesReading,
+    TextSample,
     Uname,
 )
-from gpucommons.model.text_files import TextFamily, TextFilesReading, TextSample
 from gpucommons.simulation.lab_host import BOOT_TIME_S, CORES, UPTIME_S
 from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.simulation.gpu_model import GpuLoad
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpucommons.model.histogram import HistogramReading
 from gpucommons.model.pods import Pod
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,
@@ -11,6 +10,7 @@ from gpucommons.model.sharing import (
     TURN_BUCKETS,
     ClientSharing,
     GpuSharing,
+    HistogramReading,
     SharingReading,
     WaitReading,
     WaitReason,

@@ -3,20 +3,28 @@
 import time
 from collections.abc import Callable
 
-from gpucommons.model.containers import ContainerReading, ContainerUsageReading
-from gpucommons.model.ds01 import Ds01Reading
 from gpucommons.model.events import EventsReading
-from gpucommons.model.filesystems import FilesystemReading
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.hardware import HardwareReading
-from gpucommons.model.host import CpuReading, MemoryReading, PressureReading
-from gpucommons.model.job_mapping import JobMappingReading
-from gpucommons.model.kernel import KernelReading
-from gpucommons.model.pods import PodDevicesReading, PodReading
+from gpucommons.model.host import (
+    CpuReading,
+    FilesystemReading,
+    HardwareReading,
+    KernelReading,
+    MemoryReading,
+    PressureReading,
+    TextFilesReading,
+)
+from gpucommons.model.pods import (
+    ContainerReading,
+    ContainerUsageReading,
+    Ds01Reading,
+    JobMappingReading,
+    PodDevicesReading,
+    PodReading,
+    UsersReading,
+)
 from gpucommons.model.process_identity import ProcessTable
 from gpucommons.model.sharing import SharingReading
-from gpucommons.model.text_files import TextFilesReading
-from gpucommons.model.users import UsersReading
 from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_kernel, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers

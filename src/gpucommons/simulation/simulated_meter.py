@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
-from gpucommons.model.gpu_activity import ActivityMeasurement, GpuActivity
+from gpucommons.model.gpu import ActivityMeasurement, GpuActivity
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.shared_load import JobTotals, SharedLoad
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpucommons.model.agent import AgentReading
+from gpucommons.model.snapshot import AgentReading
 
 _RSS_FIELD = 1
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from gpucommons.base.http_client import get_json
-from gpucommons.model.alerts import Alert, AlertsReading
+from gpucommons.model.events import Alert, AlertsReading
 from gpucommons.sources.source import SourceError
 
 MOST_ALERTS = 200

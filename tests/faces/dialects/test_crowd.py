@@ -17,8 +17,7 @@ from gpucommons.faces.dialects.nvshare import clients as nvshare
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.families import Metric
 from gpucommons.model.gpu import GpuProcess
-from gpucommons.model.histogram import HistogramReading
-from gpucommons.model.sharing import ClientSharing, SharingReading, WaitReading, WaitReason
+from gpucommons.model.sharing import ClientSharing, HistogramReading, SharingReading, WaitReading, WaitReason
 from gpucommons.model.snapshot import Readings, Snapshot
 from played import snapshot_of
 

@@ -10,9 +10,8 @@ from gpucommons.faces.dialects.dcgm import DCGM, dcgm_dialect
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions, only_pod
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings, MigInstance, MigMemory
-from gpucommons.model.job_mapping import JobMappingReading, MappedJob
 from gpucommons.model.ownership import Attribution, Place, PodPlace, ProcessShare, Workload
-from gpucommons.model.pods import DeviceId, Pod, PodDevices, PodDevicesReading, PodReading
+from gpucommons.model.pods import DeviceId, JobMappingReading, MappedJob, Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.placement import PodLabels

@@ -10,13 +10,10 @@ from gpucommons import __version__
 from gpucommons.faces.dialects.dcgm import DCGM
 from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.model.containers import Container
-from gpucommons.model.ds01 import Ds01Entry, Ds01Reading
 from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import Gpu, MigInstance
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
-from gpucommons.model.users import UserSlice, UsersReading
+from gpucommons.model.pods import Container, Ds01Entry, Ds01Reading, UserSlice, UsersReading
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from parsing import Series, parsed, types_of

@@ -20,8 +20,7 @@ from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.nvidiasmi import NVIDIASMI
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from needs import needs_program
 from parsing import Series, parsed, types_of
 from running import running_agent

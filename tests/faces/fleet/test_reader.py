@@ -17,8 +17,8 @@ from fleet_nodes import SimpleNode, fleet, node_server, scrape_config
 from gpucommons.faces.fleet.queries import remembered_query
 from gpucommons.faces.fleet.reader import FleetReader, FleetSource
 from gpucommons.faces.fleet.samples import FleetError
+from gpucommons.model.allocations import SlotState
 from gpucommons.model.fleet import FleetState, FleetView
-from gpucommons.model.slots import SlotState
 from gpucommons.rules.privacy import Viewer
 from gpucommons.rules.summary import fleet_summary
 from needs import needs_program

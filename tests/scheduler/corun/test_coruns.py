@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way
 from gpucommons.scheduler.corun.facts import FIRST_MINUTE_RATIO, LATER_RATIO, Activity, ClientFacts, PauseBudget, Use

@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attribution.builders import GIB, HOST, gpu, identity, reading, table
-from gpucommons.model.containers import Container, ContainerReading
 from gpucommons.model.gpu import GpuProcess, MigInstance
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import Pod, PodReading
-from gpucommons.model.process_context import ProcessContext
-from gpucommons.model.process_identity import PidView, ProcessKey
+from gpucommons.model.pods import Container, ContainerReading, Pod, PodReading, UsersReading
+from gpucommons.model.process_identity import PidView, ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.users import UsersReading
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.workload import Surroundings
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, group, read_programs

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from gpucommons.model.ownership import Reason
-from gpucommons.model.process_context import ProcessContext
+from gpucommons.model.process_identity import ProcessContext
 from scheduler.programs.node import BARE, Node, Proc, docker, kubernetes, rootless, slurm, unit
 
 GPUS = 6

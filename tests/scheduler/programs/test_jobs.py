@@ -5,8 +5,7 @@ from hypothesis import given
 
 from attribution.builders import GIB, container, gpu, gpu_process, identity, mig_instance, pod, reading, table
 from gpucommons.model.ownership import Reason
-from gpucommons.model.process_context import ProcessContext
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.workload import Surroundings

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attribution.builders import GIB, container, pod
-from gpucommons.model.process_context import ProcessContext
+from gpucommons.model.process_identity import ProcessContext
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import ProgramRule, addressed, exempting_rule, names, pod_of, quota_of

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.host import CoreTimes
-from gpucommons.model.kernel import LinkCounters
+from gpucommons.model.host import CoreTimes, LinkCounters
 from gpucommons.sources.host.conntrack import parse_statistics
 from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
 from gpucommons.sources.host.cpu import CpuReader

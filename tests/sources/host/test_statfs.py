@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.model.filesystems import Space
+from gpucommons.model.host import Space
 from gpucommons.sources.host.statfs import SpaceReader, space_of
 from waiting import until
 

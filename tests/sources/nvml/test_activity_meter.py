@@ -9,7 +9,7 @@ import pytest
 
 from fakes.nvml.control import mig_device
 from fakes.nvml.rig import Rig
-from gpucommons.model.gpu_activity import ActivityMeasurement, GpuActivity
+from gpucommons.model.gpu import ActivityMeasurement, GpuActivity
 from gpucommons.sources.nvml import library
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.source import SourceError

@@ -7,7 +7,7 @@ import pytest
 from fakes.faces import OPENMETRICS, TEXT, FakeFaces, NoSnapshotYet, snapshot_now
 from gpucommons.faces.web.routes.request import Request, Response, text
 from gpucommons.faces.web.routes.table import App, drop_in_routes, main_routes
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import SourceState
 from peers import run
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from fakes.faces import snapshot_now
 from gpucommons.faces.web.routes import pages
 from gpucommons.faces.web.routes.pages import readiness_problems
-from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import Snapshot, SourceState
 
 NOW_S = 1000.0
 FRESH = SourceState("memory", essential=True, up=True, last_success_monotonic_s=NOW_S - 1, stale_after_s=5)

@@ -19,12 +19,10 @@ from gpucommons.ledger.event_detector import GPU_LOST
 from gpucommons.ledger.event_log import read_events
 from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.model.accounts import By
-from gpucommons.model.allocations import Allocation, AllocationReading, AllocationState, WorkloadKind
-from gpucommons.model.containers import all_containers
+from gpucommons.model.allocations import UNATTRIBUTED, Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
-from gpucommons.model.pods import IDLE_LABEL, PodReading
+from gpucommons.model.pods import IDLE_LABEL, PodReading, all_containers
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.usage import UNATTRIBUTED
 from gpucommons.owners.slot_states import shortest_idle_s
 from gpucommons.rules.identities import account_name
 from gpucommons.rules.placement import says_no

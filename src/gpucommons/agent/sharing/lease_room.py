@@ -12,7 +12,7 @@ from gpucommons.leases.policy.values import KeptRoom
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, WaitCause
-from gpucommons.model.parking import ParkingReading
+from gpucommons.model.sharing import ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.placement import lease_of_ancestors, leases_by_client, leases_of_processes

@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.exposition.families import Family, LabelValues, SummaryPoint, counter, gauge, summary
-from gpucommons.model.agent import NO_SCRAPES
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import Attribution, ProcessShare, Reason
 from gpucommons.model.process_identity import PidScope
-from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.snapshot import NO_SCRAPES, Readings, Snapshot
 from gpucommons.rules.placement import pods_by_place, replicas_by_gpu
 
 NAME = "vgpu"

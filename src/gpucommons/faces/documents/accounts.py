@@ -5,8 +5,7 @@ Every number is one conversion of an exact integer sum, so that all faces print 
 
 from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, one_of, or_null, record
 from gpucommons.faces.documents.values import Json
-from gpucommons.model.accounts import PERIODS, Amounts, By, PeriodAccounts, SlotTime
-from gpucommons.model.prices import NO_CHARGE, Charge, Prices
+from gpucommons.model.accounts import NO_CHARGE, PERIODS, Amounts, By, Charge, PeriodAccounts, Prices, SlotTime
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.cost import cost_columns
 

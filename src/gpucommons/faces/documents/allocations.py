@@ -15,9 +15,18 @@ from gpucommons.faces.documents.schema import (
     record,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.allocations import Access, Allocation, AllocationState, SlotInfo, WorkloadKind
+from gpucommons.model.allocations import (
+    WHOLE_SHARE,
+    WHOLE_SM,
+    Access,
+    Account,
+    Allocation,
+    AllocationState,
+    Slot,
+    SlotInfo,
+    WorkloadKind,
+)
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SHARE, WHOLE_SM, Account, Slot
 from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.identities import account_name
 

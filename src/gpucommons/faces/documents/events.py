@@ -5,8 +5,7 @@ from itertools import islice
 
 from gpucommons.faces.documents.schema import NUMBER, NUMBER_OR_NULL, TEXT, Record, by_key, or_null
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.alerts import Alert
-from gpucommons.model.events import Event
+from gpucommons.model.events import Alert, Event
 from gpucommons.model.snapshot import Snapshot
 
 SHOWN = 50

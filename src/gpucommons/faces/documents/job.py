@@ -11,10 +11,8 @@ from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value
 from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import ENVELOPE, View
-from gpucommons.model.accounts import Amounts, sum_amounts
-from gpucommons.model.jobs import JobUsage
-from gpucommons.model.prices import NO_CHARGE, Charge, Prices
-from gpucommons.model.usage import Slot
+from gpucommons.model.accounts import NO_CHARGE, Amounts, Charge, JobUsage, Prices, sum_amounts
+from gpucommons.model.allocations import Slot
 from gpucommons.rules.cost import JobOutcome, charge_of, job_hints
 from gpucommons.rules.identities import account_name
 from gpucommons.rules.privacy import Viewer

@@ -16,10 +16,8 @@ from gpucommons.faces.documents.schema import (
     record,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.agent import AgentReading
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
-from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import AgentReading, Snapshot, SourceState
 from gpucommons.rules.health import NodeHealth, node_health_of
 
 

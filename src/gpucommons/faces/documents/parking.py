@@ -15,7 +15,7 @@ from gpucommons.faces.documents.schema import (
     record,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.parking import ParkedProgram, ParkEvent, ParkingReading
+from gpucommons.model.sharing import ParkedProgram, ParkEvent, ParkingReading
 
 _PROGRAM = Record[ParkedProgram](
     name=(TEXT, lambda one: one.name),

@@ -15,10 +15,8 @@ from gpucommons.faces.documents.schema import (
     or_null,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.allocations import Allocation, WorkloadKind
-from gpucommons.model.slots import SlotState, SlotStatus
+from gpucommons.model.allocations import WHOLE_SHARE, Allocation, SlotState, SlotStatus, WorkloadKind
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SHARE
 from gpucommons.rules.identities import account_name
 
 _HOLDER = Record[Allocation](

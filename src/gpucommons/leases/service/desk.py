@@ -11,8 +11,7 @@ from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
 from gpucommons.leases.policy.values import LeasableSlot, LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown, UserFacts
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
-from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, Reservation, Trespasser
-from gpucommons.model.mps import MpsReading
+from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, MpsReading, Reservation, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 
 

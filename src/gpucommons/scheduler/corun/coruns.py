@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from gpucommons.model.gpu_activity import IDLE, DeviceActivity
+from gpucommons.model.gpu import IDLE_ACTIVITY, DeviceActivity
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.facts import LONG_USE_SPAN_S, MAX_SAMPLES, USE_SPAN_S, Activity, ClientFacts, Use
 from gpucommons.scheduler.corun.progress import progress_together
@@ -328,7 +328,7 @@ class Coruns(Generic[Client]):
         measured: there, what its processes use decides."""
         facts = self._facts[client]
         used = facts.use.mean(now_s)
-        if used is not None and used < IDLE:
+        if used is not None and used < IDLE_ACTIVITY:
             # It does not use the GPU now.
             return True
         if now_s < self._greedy_until_s.get(self._owner_of[client], float("-inf")):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import Final
 
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 
 # A client that is busy for less than this share of the time, when it is alone, is light; and so is one that is less
 # busy than that in more than a quarter of the samples, since it works in bursts.

@@ -7,7 +7,7 @@ more, clients are taken to be slowed down alike.
 from collections.abc import Sequence
 from typing import Final
 
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 
 # No client is faster together than alone, but measurements are noisy.
 MAX_PROGRESS: Final = 1.1

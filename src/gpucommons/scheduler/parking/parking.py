@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.scheduler import ParkingSettings
-from gpucommons.model.parking import ASKED, IDLE, TURN, ParkingReading
+from gpucommons.model.sharing import ASKED, IDLE, TURN, ParkingReading
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.leftovers import RESERVE_BYTES
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost

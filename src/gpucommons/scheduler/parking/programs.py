@@ -13,8 +13,8 @@ from typing import Final
 
 from gpucommons.base.periods import spoken_age
 from gpucommons.base.text import printable
-from gpucommons.model.parking import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedProgram
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
 from gpucommons.rules.identities import process_name

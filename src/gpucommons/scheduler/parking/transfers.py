@@ -13,10 +13,8 @@ from collections.abc import Set as AbstractSet
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.histogram import Histogram
-from gpucommons.model.parking import TURN, ParkEvent
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import MOVE_BUCKETS
+from gpucommons.model.sharing import MOVE_BUCKETS, TURN, Histogram, ParkEvent
 from gpucommons.pauser.backend import Code, Failure
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.record import Stage

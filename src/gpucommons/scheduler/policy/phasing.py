@@ -8,7 +8,7 @@ from collections import Counter
 from itertools import chain
 from typing import Final
 
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, MAX_CLIENTS, SETTLE_S, Phase, Way
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.grants import Grants

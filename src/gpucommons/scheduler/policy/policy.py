@@ -9,7 +9,7 @@ from typing import Final
 
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.sharing import WaitReason
 from gpucommons.scheduler.policy import attained
 from gpucommons.scheduler.policy.admission import blocked, following_client, is_exclusive, next_client

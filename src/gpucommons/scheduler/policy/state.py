@@ -5,8 +5,7 @@ from enum import StrEnum
 from typing import Final, Literal, NamedTuple, Protocol
 
 from gpucommons.base.peers import ClientProcess
-from gpucommons.model.histogram import Histogram
-from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS
+from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS, Histogram
 from gpucommons.scheduler.corun.coruns import TURN_GAIN, Coruns, Phase, Way
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
 from gpucommons.scheduler.protocol.wire import MessageType, Version

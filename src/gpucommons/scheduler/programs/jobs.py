@@ -24,11 +24,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gpucommons.base.text import printable
-from gpucommons.model.containers import Container, all_containers
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.ownership import WHOLE_SM, Owner, OwnerKind, ProcessShare, Reason, Workload
-from gpucommons.model.process_context import ProcessContext
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.pods import Container, all_containers
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.identities import process_name
 from gpucommons.rules.placement import leases_of_processes

@@ -22,8 +22,7 @@ from gpucommons.base.peers import ConnectionCaps, RequestRate, Slots, accounts_o
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
 from gpucommons.config.runtime_directory import control_path
-from gpucommons.model.parking import ParkedProgram
-from gpucommons.model.sharing import ClientSharing, LeftAlone, SharingReading
+from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedProgram, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.server import SchedulerServer

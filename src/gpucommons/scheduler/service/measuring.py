@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 
-from gpucommons.model.gpu_activity import ActivityMeasurement, DeviceActivity, GpuActivity
+from gpucommons.model.gpu import ActivityMeasurement, DeviceActivity, GpuActivity
 from gpucommons.scheduler.corun.facts import mean_activity
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, GpuQueue, Measure
 from gpucommons.scheduler.service.turn_loop import TurnLoop

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, NoticeKind

@@ -29,7 +29,7 @@ from gpucommons.base.unix_listener import (
     peer_groups,
 )
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
-from gpucommons.model.gpu_activity import DeviceActivity
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.sharing import SharingReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost

@@ -9,9 +9,15 @@ from time import monotonic
 from typing import Final, TypedDict
 
 from gpucommons.base.text import printable
-from gpucommons.model.histogram import HistogramReading
-from gpucommons.model.parking import ParkingReading
-from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, PauserReading, SharingReading
+from gpucommons.model.sharing import (
+    ClientSharing,
+    GpuSharing,
+    HistogramReading,
+    LeftAlone,
+    ParkingReading,
+    PauserReading,
+    SharingReading,
+)
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue

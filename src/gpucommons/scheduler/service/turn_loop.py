@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
-from gpucommons.model.histogram import Histogram
-from gpucommons.model.sharing import HANDOFF_BUCKETS
+from gpucommons.model.sharing import HANDOFF_BUCKETS, Histogram
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import NEVER, Action, Client, Disconnect, Measure
 from gpucommons.scheduler.protocol.wire import MessageType

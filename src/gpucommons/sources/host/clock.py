@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from gpucommons.model.kernel import Clock, ClockDiscipline, ClockSource
+from gpucommons.model.host import Clock, ClockDiscipline, ClockSource
 from gpucommons.sources.host.procfs import read_file
 
 # From linux/timex.h: the clock is not synchronised; the offset is in nanoseconds.

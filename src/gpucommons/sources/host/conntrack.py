@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpucommons.model.kernel import Conntrack
+from gpucommons.model.host import Conntrack
 from gpucommons.sources.host.procfs import read_file, read_whole
 
 _STATISTICS = ("found", "invalid", "ignore", "insert", "insert_failed", "drop", "early_drop", "search_restart")

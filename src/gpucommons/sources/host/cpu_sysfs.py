@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpucommons.model.hardware import CpuThrottles
+from gpucommons.model.host import CpuThrottles
 from gpucommons.sources.host.procfs import read_file
 
 _CPU = re.compile(r"cpu[0-9]+")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpucommons.model.kernel import Disk, Raid
+from gpucommons.model.host import Disk, Raid
 from gpucommons.sources.host.procfs import read_whole
 from gpucommons.sources.host.udev import UdevProperties
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpucommons.model.kernel import FileHandles
+from gpucommons.model.host import FileHandles
 from gpucommons.sources.host.procfs import read_file
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path, PurePosixPath
 
-from gpucommons.model.filesystems import Filesystem, FilesystemReading
+from gpucommons.model.host import Filesystem, FilesystemReading
 from gpucommons.sources.host.mounts import Mount, parse_mounts, read_mounts
 from gpucommons.sources.host.statfs import SpaceReader
 from gpucommons.sources.source import SourceAbsent, SourceError

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpucommons.model.hardware import Chip, HardwareReading
+from gpucommons.model.host import Chip, HardwareReading
 from gpucommons.sources.host.cpu_sysfs import ThrottleReader, read_isolated_cpus
 from gpucommons.sources.host.hwmon import read_chips
 from gpucommons.sources.source import SourceAbsent

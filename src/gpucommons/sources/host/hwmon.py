@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from gpucommons.model.hardware import Chip, Sensor
+from gpucommons.model.host import Chip, Sensor
 from gpucommons.sources.host.procfs import read_file
 
 _KINDS = frozenset(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpucommons.model.kernel import KernelReading, ReadRun
+from gpucommons.model.host import KernelReading, ReadRun
 from gpucommons.sources.host.clock import read_clock, read_clock_discipline
 from gpucommons.sources.host.conntrack import read_conntrack
 from gpucommons.sources.host.diskstats import DiskReader, read_raids

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from gpucommons.model.kernel import LinkCounters
+from gpucommons.model.host import LinkCounters
 
 _ANSWER_WITHIN_S = 1.0
 _MOST_BYTES = 1 << 16

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpucommons.model.kernel import Bond, NetworkDevice, SoftnetCounters
+from gpucommons.model.host import Bond, NetworkDevice, SoftnetCounters
 from gpucommons.sources.host.procfs import read_file, read_whole
 
 _MAX_FILE_BYTES = 4096

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpucommons.model.kernel import Sockets
+from gpucommons.model.host import Sockets
 from gpucommons.sources.host.procfs import read_whole
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

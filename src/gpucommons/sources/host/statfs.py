@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from gpucommons.model.filesystems import Space
+from gpucommons.model.host import Space
 
 
 def space_of(path: str) -> Space:

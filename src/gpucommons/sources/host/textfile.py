@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpucommons.model.text_files import Labels, TextFamily, TextFilesReading, TextSample
+from gpucommons.model.host import Labels, TextFamily, TextFilesReading, TextSample
 
 _MAX_FILES = 1024
 _MAX_FILE_BYTES = 4 << 20

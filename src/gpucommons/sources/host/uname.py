@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpucommons.model.kernel import Uname
+from gpucommons.model.host import Uname
 from gpucommons.sources.host.procfs import read_file
 
 

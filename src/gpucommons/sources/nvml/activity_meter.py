@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from gpucommons.model.gpu_activity import ActivityMeasurement, GpuActivity
+from gpucommons.model.gpu import ActivityMeasurement, GpuActivity
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 
 log = logging.getLogger(__name__)

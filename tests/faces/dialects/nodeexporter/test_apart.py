@@ -10,11 +10,8 @@ import pytest
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.nodeexporter import NODEEXPORTER
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.model.hardware import Chip, CpuThrottles, HardwareReading, Sensor
-from gpucommons.model.host import CpuReading
-from gpucommons.model.kernel import KernelReading, ReadRun
-from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.host import Chip, CpuReading, CpuThrottles, HardwareReading, KernelReading, ReadRun, Sensor
+from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from parsing import Series, parsed, types_of
 from promtool import judged
 from running import command_process, running_agent

@@ -15,8 +15,8 @@ from faces.dialects.nodeexporter.comparison import of_the_machine
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.nodeexporter import NODEEXPORTER
 from gpucommons.faces.exposition.exposition import DialectRenderer, Exposition
+from gpucommons.model.host import TextFamily, TextFilesReading, TextSample
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.text_files import TextFamily, TextFilesReading, TextSample
 from gpucommons.sources.host.textfile import TextFileError, TextFileReader, parse_text
 from parsing import Series, parsed, same, types_of
 from promtool import judged

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from gpucommons.faces.dialects.ds01.containers import containers_reading
 from gpucommons.faces.exposition.families import Family, Point, counter, gauge, summed
-from gpucommons.model.allocations import AllocationReading
+from gpucommons.model.allocations import WHOLE_SHARE, AllocationReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SHARE
 from gpucommons.rules.identities import account_name
 
 MIG = gauge("ds01_user_mig_allocated", "Slots that a user holds: 1 for a MIG device, all its slots for a GPU.", "user")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, gauge
-from gpucommons.model.prices import NO_CHARGE
+from gpucommons.model.accounts import NO_CHARGE
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.cost import cost_columns
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, gauge
-from gpucommons.model.allocations import Allocation, AllocationState
+from gpucommons.model.allocations import WHOLE_SHARE, Allocation, AllocationState
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SHARE
 
 _WORKLOAD = ("slot", "uuid", "workload", "kind", "user", "owner", "interface", "managed")
 

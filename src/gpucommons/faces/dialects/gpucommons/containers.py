@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
-from gpucommons.model.containers import ContainerUsage
+from gpucommons.model.pods import ContainerUsage
 from gpucommons.model.snapshot import Snapshot
 
 _LABELS = ("container", "runtime")

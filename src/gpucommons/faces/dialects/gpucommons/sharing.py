@@ -9,8 +9,14 @@ from collections.abc import Iterator, Sequence
 from gpucommons.faces.dialects.crowd import OVERFLOW, named_labels, within_limit
 from gpucommons.faces.dialects.kept import KeptFamilies
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
-from gpucommons.model.histogram import HistogramReading
-from gpucommons.model.sharing import DRAIN_BUCKETS, HANDOFF_BUCKETS, TURN_BUCKETS, ClientSharing, SharingReading
+from gpucommons.model.sharing import (
+    DRAIN_BUCKETS,
+    HANDOFF_BUCKETS,
+    TURN_BUCKETS,
+    ClientSharing,
+    HistogramReading,
+    SharingReading,
+)
 from gpucommons.model.snapshot import Snapshot
 
 _GPU = ("gpu", "uuid")

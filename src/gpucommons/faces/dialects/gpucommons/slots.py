@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from gpucommons.faces.exposition.families import Family, gauge, summed
+from gpucommons.model.allocations import WHOLE_SHARE, SlotStatus
 from gpucommons.model.gpu import Gpu
-from gpucommons.model.slots import SlotStatus
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.usage import WHOLE_SHARE
 from gpucommons.rules.identities import account_name
 
 _SLOT = ("slot", "uuid")

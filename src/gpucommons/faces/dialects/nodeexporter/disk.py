@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge
-from gpucommons.model.kernel import Disk, Raid
+from gpucommons.model.host import Disk, Raid
 from gpucommons.model.snapshot import Snapshot
 
 # /proc/diskstats counts in sectors of this size, whatever the sector size of the device.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, joined
-from gpucommons.model.hardware import Chip, Sensor
+from gpucommons.model.host import Chip, Sensor
 from gpucommons.model.snapshot import Snapshot
 
 PREFIX = "node_hwmon_"

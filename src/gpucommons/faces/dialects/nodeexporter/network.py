@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, untyped
-from gpucommons.model.kernel import Bond, LinkCounters, NetworkDevice, SoftnetCounters
+from gpucommons.model.host import Bond, LinkCounters, NetworkDevice, SoftnetCounters
 from gpucommons.model.snapshot import Snapshot
 
 NETSTAT_PREFIX = "node_netstat_"

@@ -6,8 +6,8 @@ A name that node_exporter itself has is refused: the machine's own value is serv
 from collections.abc import Iterator, Set
 
 from gpucommons.faces.exposition.families import Family, Metric, MetricType, RawSample, gauge
+from gpucommons.model.host import TextFamily
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.text_files import TextFamily
 
 MTIME = gauge("node_textfile_mtime_seconds", "Time at which a text file that was read was written.", "file")
 SCRAPE_ERROR = gauge(

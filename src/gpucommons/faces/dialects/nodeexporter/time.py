@@ -4,7 +4,7 @@ kept."""
 from collections.abc import Callable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
-from gpucommons.model.kernel import Clock, ClockDiscipline
+from gpucommons.model.host import Clock, ClockDiscipline
 from gpucommons.model.snapshot import Snapshot
 
 _MICRO, _NANO = 1_000_000, 1_000_000_000

@@ -15,7 +15,7 @@ from gpucommons.faces.web.http.connections import ConnectionGuard, Connections, 
 from gpucommons.faces.web.http.listeners import Peers
 from gpucommons.faces.web.routes.request import SECURITY_HEADERS, Request, Response, text
 from gpucommons.faces.web.routes.table import App
-from gpucommons.model.agent import NO_SCRAPES, ScrapeReading
+from gpucommons.model.snapshot import NO_SCRAPES, ScrapeReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
 
 # aiohttp's HTTP protocol, except that a malformed request leaves nothing to the garbage collector.

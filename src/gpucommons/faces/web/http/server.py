@@ -26,7 +26,7 @@ from gpucommons.faces.web.http.dispatch import Dispatcher, GuardedProtocol, Scra
 from gpucommons.faces.web.http.listeners import Listener, Peers, open_sockets
 from gpucommons.faces.web.routes.api import Api
 from gpucommons.faces.web.routes.table import App, MetricsProvider, drop_in_routes, main_routes
-from gpucommons.model.agent import ScrapeReading
+from gpucommons.model.snapshot import ScrapeReading
 from gpucommons.rules.privacy import Privacy
 
 _LINGER_S = 2.0

@@ -10,8 +10,7 @@ from html import escape
 
 from gpucommons.faces.documents.node import state_of
 from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, text
-from gpucommons.model.snapshot import Snapshot
-from gpucommons.model.source_state import SourceState
+from gpucommons.model.snapshot import Snapshot, SourceState
 
 # A page without scripts in the agent's style: `/plain` and `/glossary`. Its policy forbids scripts and other hosts.
 
