@@ -16,8 +16,8 @@ from bench.containers import per_fact
 from bench.table import show
 from gpucommons.ledger.usage import usage_of
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.pods import ContainerReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.workloads import ContainerReading
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.sources.containers.source import ContainerFollower
 from holding.test_allocations import USERS, VIEW, process

@@ -20,9 +20,9 @@ from bench.table import show
 from gpucommons.agent.sources import attributed
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import Container, ContainerReading, ContainerState
 from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import Container, ContainerReading, ContainerState
 from gpucommons.owners.attribution_stage import AttributionStage, ProcessWorld
 from gpucommons.owners.owner import OwnerRules
 from gpucommons.sources.host.commands import CommandReader

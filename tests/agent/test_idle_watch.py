@@ -20,8 +20,8 @@ from gpucommons.config.settings import Settings
 from gpucommons.model.idle import IdleReading, IdleStep
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.ownership import PodPlace
-from gpucommons.model.pods import DeviceId, Pod, PodDevicesReading, PodReading
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import DeviceId, Pod, PodDevicesReading, PodReading
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.owners.slot_states import IdleWindow
 from holding.test_allocations import docker, given_to, managed, process, readings

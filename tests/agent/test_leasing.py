@@ -21,10 +21,10 @@ from gpucommons.config.settings import Settings
 from gpucommons.leases.policy.values import KeptRoom, SlotUse
 from gpucommons.leases.protocol import LeaseConnection, answer_of
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
-from gpucommons.model.pods import JobMappingReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.sharing import TURN, ParkedProgram, ParkingReading
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import JobMappingReading
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.scheduler.parking.values import ParkStage
 from needs import needs_program

@@ -3,8 +3,8 @@
 from gpucommons.agent.sharing.sharing import process_names
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.pods import UsersReading
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
+from gpucommons.model.workloads import UsersReading
 from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues

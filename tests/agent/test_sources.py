@@ -8,8 +8,8 @@ import pytest
 
 from gpucommons.agent.sources import agent_sources
 from gpucommons.config.settings import AlertsSettings, DcgmSettings, Settings, VgpuSettings
-from gpucommons.model.pods import UsersReading
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import UsersReading
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.simulation.scenarios import SCENARIOS
 from gpucommons.sources.source import Source

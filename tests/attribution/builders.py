@@ -12,8 +12,8 @@ from gpucommons.model.gpu import (
     MigInstance,
 )
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import Container, ContainerState, Pod
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity, ProcessKey
+from gpucommons.model.workloads import Container, ContainerState, Pod
 from gpucommons.owners.cgroup import identify
 from gpucommons.owners.process_identity import IdentityTable
 

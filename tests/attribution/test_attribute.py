@@ -22,8 +22,8 @@ from attribution.builders import (
 from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, OwnerKind, Portion, Reason
-from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
+from gpucommons.model.workloads import PodReading
 from gpucommons.owners.apportion import Apportionment, DeviceTotals, Resident, apportion
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.owner import OwnerRules

@@ -12,8 +12,8 @@ from gpucommons.agent.sources import attributed, this_machine
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import OwnerKind, ProcessShare, Reason
-from gpucommons.model.pods import Container
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import Container
 from gpucommons.sources.containers.engine import DOCKER, PODMAN
 from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.source import Source

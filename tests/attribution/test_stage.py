@@ -16,9 +16,9 @@ from attribution.cgroup_vectors import C
 from attribution.procfs_tree import add_process
 from gpucommons.agent.sampler import Sampler
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.pods import ContainerReading, DeviceId, PodDevices, PodDevicesReading
 from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.workloads import ContainerReading, DeviceId, PodDevices, PodDevicesReading
 from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ticks_since_boot
 from gpucommons.owners.process_identity import ProcessIdentities
 from gpucommons.sources.host.process_details import ProcessDetailsReader

@@ -5,7 +5,7 @@ from dataclasses import replace
 from attribution.builders import container, identity, pod
 from attribution.cgroup_vectors import DASHED, STATIC, UNDERSCORED, C, K
 from gpucommons.model.ownership import Place, PodPlace, Workload
-from gpucommons.model.pods import PodReading
+from gpucommons.model.workloads import PodReading
 from gpucommons.owners.workload import Surroundings, resolve
 from gpucommons.rules.placement import PodLabels
 

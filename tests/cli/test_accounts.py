@@ -32,8 +32,8 @@ from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts
 from gpucommons.model.allocations import Account, Slot
 from gpucommons.model.events import Event, format_line
-from gpucommons.model.pods import Container
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.workloads import Container
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment

@@ -12,9 +12,9 @@ from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.who_view import exact_who, explain, who_lines
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import PodReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
+from gpucommons.model.workloads import PodReading
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.process_identity import IdentityTable
 from gpucommons.owners.workload import Surroundings

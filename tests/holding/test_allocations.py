@@ -34,7 +34,9 @@ from gpucommons.model.ownership import (
     Reason,
     Workload,
 )
-from gpucommons.model.pods import (
+from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.workloads import (
     Container,
     ContainerReading,
     ContainerState,
@@ -51,8 +53,6 @@ from gpucommons.model.pods import (
     PodReading,
     UsersReading,
 )
-from gpucommons.model.process_identity import PidScope, PidView, ProcessKey
-from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.owners.holding_stage import AllocationStage
 from unhurried import unhurried
 

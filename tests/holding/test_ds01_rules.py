@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from attribution.builders import gpu
 from gpucommons.model.allocations import Access
-from gpucommons.model.pods import Container, ContainerState, DeviceRequest
+from gpucommons.model.workloads import Container, ContainerState, DeviceRequest
 from gpucommons.owners.slots import SlotTable, devices_of, interface_of, is_tracked, slice_owner, user_of
 from holding.test_slots import TABLE
 from unhurried import unhurried

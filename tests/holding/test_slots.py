@@ -7,7 +7,7 @@ import pytest
 from attribution.builders import gpu, mig_instance
 from gpucommons.model.allocations import Slot
 from gpucommons.model.gpu import Gpu
-from gpucommons.model.pods import DeviceId
+from gpucommons.model.workloads import DeviceId
 from gpucommons.owners.slots import Slots, SlotTable
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from attribution.builders import gpu, mig_instance
 from gpucommons.model.ownership import Place
-from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
+from gpucommons.model.workloads import DeviceId, PodDevices, PodDevicesReading
 from gpucommons.rules.placement import PodLabels, pods_by_place, replicas_by_gpu
 
 SPLIT = gpu(1, mig=(mig_instance(3, 3, None, 1), mig_instance(5, 4, None, 1)), minor=1)

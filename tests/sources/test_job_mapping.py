@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.pods import JobMappingReading, MappedJob
+from gpucommons.model.workloads import JobMappingReading, MappedJob
 from gpucommons.sources.job_mapping import JobMappingReader, parse_jobs
 from gpucommons.sources.source import SourceAbsent, SourceError
 

@@ -25,7 +25,9 @@ from gpucommons.model.host import (
     TextFilesReading,
 )
 from gpucommons.model.idle import IdlePeriods
-from gpucommons.model.pods import (
+from gpucommons.model.process_identity import CommandLineReading, ProcessTable
+from gpucommons.model.snapshot import AgentReading, Readings
+from gpucommons.model.workloads import (
     Container,
     ContainerReading,
     ContainerUsageReading,
@@ -36,8 +38,6 @@ from gpucommons.model.pods import (
     UsersReading,
     all_containers,
 )
-from gpucommons.model.process_identity import CommandLineReading, ProcessTable
-from gpucommons.model.snapshot import AgentReading, Readings
 from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ProcessWorld
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.owners.owner import OwnerRules

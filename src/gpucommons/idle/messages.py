@@ -10,7 +10,7 @@ from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import printable
 from gpucommons.model.allocations import WorkloadKind
 from gpucommons.model.idle import IdleStep
-from gpucommons.model.pods import IDLE_LABEL
+from gpucommons.model.workloads import IDLE_LABEL
 
 _LONGEST_NAME: Final = 64
 _MOST_PIDS: Final = 3

@@ -23,7 +23,9 @@ from gpucommons.model.host import (
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.pods import (
+from gpucommons.model.process_identity import CommandLineReading, ProcessContext, ProcessKey, ProcessTable
+from gpucommons.model.sharing import SharingReading
+from gpucommons.model.workloads import (
     ContainerReading,
     ContainerUsageReading,
     Ds01Reading,
@@ -32,8 +34,6 @@ from gpucommons.model.pods import (
     PodReading,
     UsersReading,
 )
-from gpucommons.model.process_identity import CommandLineReading, ProcessContext, ProcessKey, ProcessTable
-from gpucommons.model.sharing import SharingReading
 
 # The state of one source: up, absent or failing, the duration of its last read, and why it failed.
 

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.pods import all_containers
 from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import all_containers
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.owner import OwnerRules
 from gpucommons.owners.process_identity import (

@@ -21,7 +21,7 @@ from gpucommons.model.allocations import (
 )
 from gpucommons.model.leases import Lease
 from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
-from gpucommons.model.pods import (
+from gpucommons.model.workloads import (
     Container,
     ContainerState,
     Ds01Entry,

@@ -13,9 +13,9 @@ from gpucommons.model.gpu import MigInstance
 from gpucommons.model.idle import IdlePeriods
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution, ProcessShare
-from gpucommons.model.pods import JobMappingReading, UsersReading, all_containers
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import JobMappingReading, UsersReading, all_containers
 from gpucommons.owners.allocations import fold
 from gpucommons.owners.claims import ClaimInputs, Claims, claims_of
 from gpucommons.owners.owner import OwnerRules

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpucommons.model.allocations import Access, Slot, SlotInfo
 from gpucommons.model.gpu import Gpu, MigInstance
-from gpucommons.model.pods import Container, DeviceId, DeviceRequest
+from gpucommons.model.workloads import Container, DeviceId, DeviceRequest
 from gpucommons.rules.identities import slot_name
 
 # The slots of a node, whole GPUs and MIG devices, and the slots of a name, a device id or a process. Pure.

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpucommons.model.ownership import Place, PodPlace, Workload
-from gpucommons.model.pods import Container, Pod, PodReading
 from gpucommons.model.process_identity import CgroupIdentity, ProcessIdentity
+from gpucommons.model.workloads import Container, Pod, PodReading
 from gpucommons.owners.owner import Candidate
 from gpucommons.rules.placement import PodLabels
 

@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Place
-from gpucommons.model.pods import DeviceId, PodDevicesReading
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import DeviceId, PodDevicesReading
 
 # What a label of a container or an annotation of a pod says. Pure.
 

@@ -1,6 +1,6 @@
 """The batch jobs of scenario lab, as Slurm's prolog maps them to MIG devices: one is active, one has not started."""
 
-from gpucommons.model.pods import JobMappingReading, MappedJob
+from gpucommons.model.workloads import JobMappingReading, MappedJob
 from gpucommons.simulation.lab_people import EMEKA
 
 SLURM_JOB = "48213"

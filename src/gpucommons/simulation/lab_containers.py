@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gpucommons.model.pods import (
+from gpucommons.model.workloads import (
     Container,
     ContainerReading,
     ContainerState,

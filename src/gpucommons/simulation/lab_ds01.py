@@ -1,7 +1,7 @@
 """DS01 in scenario lab: the events of the last day, and the disk that holds its state."""
 
 from gpucommons.model.events import EventsReading
-from gpucommons.model.pods import Ds01Reading
+from gpucommons.model.workloads import Ds01Reading
 from gpucommons.simulation.scenario import DAY_S, daylight
 
 _GIB = 2**30

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpucommons.model.pods import UserSlice, UsersReading
+from gpucommons.model.workloads import UserSlice, UsersReading
 from gpucommons.simulation.scenario import daylight, wobble
 
 

@@ -4,7 +4,7 @@ one that has a MIG device and waits for requests."""
 import hashlib
 import uuid
 
-from gpucommons.model.pods import (
+from gpucommons.model.workloads import (
     CORE_LIMIT_ANNOTATIONS,
     MEMORY_LIMIT_ANNOTATIONS,
     DeviceId,

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpucommons.model.pods import Pod
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,
     HANDOFF_BUCKETS,
@@ -15,6 +14,7 @@ from gpucommons.model.sharing import (
     WaitReading,
     WaitReason,
 )
+from gpucommons.model.workloads import Pod
 from gpucommons.rules.identities import nvshare_client_name, process_name
 from gpucommons.simulation import lab_pods, lab_turns
 from gpucommons.simulation.lab_containers import FINETUNE, NOTEBOOK

@@ -14,7 +14,9 @@ from gpucommons.model.host import (
     PressureReading,
     TextFilesReading,
 )
-from gpucommons.model.pods import (
+from gpucommons.model.process_identity import ProcessTable
+from gpucommons.model.sharing import SharingReading
+from gpucommons.model.workloads import (
     ContainerReading,
     ContainerUsageReading,
     Ds01Reading,
@@ -23,8 +25,6 @@ from gpucommons.model.pods import (
     PodReading,
     UsersReading,
 )
-from gpucommons.model.process_identity import ProcessTable
-from gpucommons.model.sharing import SharingReading
 from gpucommons.simulation import lab_batch, lab_containers, lab_ds01, lab_host, lab_kernel, lab_pods
 from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpucommons.model.pods import JobMappingReading, JobPlace, MappedJob
+from gpucommons.model.workloads import JobMappingReading, JobPlace, MappedJob
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 _FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)

@@ -13,8 +13,8 @@ from gpucommons.faces.dialects.dcgm.collectors import Collectors, Shape, parse_c
 from gpucommons.faces.dialects.dcgm.labels import DcgmOptions
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import GpuReading
-from gpucommons.model.pods import Pod, PodReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.workloads import Pod, PodReading
 from parsing import parsed, types_of
 from running import running_agent
 from simulation.played_lab import PlayedLab

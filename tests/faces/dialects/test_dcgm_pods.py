@@ -11,9 +11,17 @@ from gpucommons.faces.dialects.dcgm.labels import DcgmOptions, only_pod
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings, MigInstance, MigMemory
 from gpucommons.model.ownership import Attribution, Place, PodPlace, ProcessShare, Workload
-from gpucommons.model.pods import DeviceId, JobMappingReading, MappedJob, Pod, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.workloads import (
+    DeviceId,
+    JobMappingReading,
+    MappedJob,
+    Pod,
+    PodDevices,
+    PodDevicesReading,
+    PodReading,
+)
 from gpucommons.rules.placement import PodLabels
 from parsing import parsed
 

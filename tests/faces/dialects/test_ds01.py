@@ -12,8 +12,8 @@ from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import Gpu, MigInstance
-from gpucommons.model.pods import Container, Ds01Entry, Ds01Reading, UserSlice, UsersReading
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
+from gpucommons.model.workloads import Container, Ds01Entry, Ds01Reading, UserSlice, UsersReading
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from parsing import Series, parsed, types_of

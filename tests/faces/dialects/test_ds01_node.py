@@ -18,8 +18,8 @@ from gpucommons import __version__
 from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.pods import ContainerReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.workloads import ContainerReading
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.owners.slots import slice_owner
 from gpucommons.sources.containers.inspect import container_of

@@ -12,9 +12,9 @@ from gpucommons.faces.dialects.vgpu import VGPU, vgpu_dialect
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios, Gpu
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading, PodReading
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
 from gpucommons.model.snapshot import AgentReading, Readings, ScrapeReading, Snapshot
+from gpucommons.model.workloads import DeviceId, PodDevices, PodDevicesReading, PodReading
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.workload import Surroundings
 from parsing import parsed

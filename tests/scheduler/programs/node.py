@@ -7,9 +7,9 @@ from attribution.builders import GIB, HOST, gpu, identity, reading, table
 from gpucommons.model.gpu import GpuProcess, MigInstance
 from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import Container, ContainerReading, Pod, PodReading, UsersReading
 from gpucommons.model.process_identity import PidView, ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import Container, ContainerReading, Pod, PodReading, UsersReading
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.workload import Surroundings
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, group, read_programs

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from attribution.builders import container
 from gpucommons.model.ownership import Reason
-from gpucommons.model.pods import Pod
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.workloads import Pod
 from gpucommons.scheduler.programs.exemptions import (
     Circumstances,
     Exempt,

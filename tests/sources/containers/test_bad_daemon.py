@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import ContainerReading
+from gpucommons.model.workloads import ContainerReading
 from gpucommons.sources.containers.engine import PODMAN
 from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.source import SourceError

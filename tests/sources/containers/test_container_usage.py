@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.dialects.gpucommons import containers
-from gpucommons.model.pods import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.workloads import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.sources.containers.usage import ContainerUsageReader, cgroup_directories
 from testbeds.dockerd import Dockerd
 

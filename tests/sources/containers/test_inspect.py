@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.model.pods import ContainerState, DeviceRequest
+from gpucommons.model.workloads import ContainerState, DeviceRequest
 from gpucommons.sources.containers.engine import agreed_version, event_of
 from gpucommons.sources.containers.inspect import container_of
 

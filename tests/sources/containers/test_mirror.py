@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from gpucommons.model.pods import Container, ContainerState
+from gpucommons.model.workloads import Container, ContainerState
 from gpucommons.sources.containers.mirror import Mirror
 
 MOST = 2

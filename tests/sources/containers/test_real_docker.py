@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import Container, ContainerState, DeviceRequest
+from gpucommons.model.workloads import Container, ContainerState, DeviceRequest
 from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.daemons import cgroup_of
 from testbeds.dockerd import Dockerd

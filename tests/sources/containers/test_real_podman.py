@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import Container, ContainerState
+from gpucommons.model.workloads import Container, ContainerState
 from gpucommons.sources.containers.engine import PODMAN
 from gpucommons.sources.containers.source import ContainerFollower
 from testbeds.daemons import cgroup_of

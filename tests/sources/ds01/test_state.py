@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpucommons.model.pods import Ds01Entry
+from gpucommons.model.workloads import Ds01Entry
 from gpucommons.sources.ds01.state import Ds01StateReader
 from gpucommons.sources.source import SourceAbsent, SourceError
 

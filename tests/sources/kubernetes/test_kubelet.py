@@ -15,7 +15,7 @@ import pytest
 
 from fakes.kubelet import Kubelet, container_devices, pod
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import DeviceId, PodDevices, PodDevicesReading
+from gpucommons.model.workloads import DeviceId, PodDevices, PodDevicesReading
 from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from needs import needs_root
 from testbeds.following import eventually, eventually_absent, eventually_fails, following

@@ -14,7 +14,7 @@ from fakes.authority import Authority
 from gpucommons.agent.sources import pod_follower
 from gpucommons.base.backoff import Backoff
 from gpucommons.config.settings import DcgmSettings, KubernetesSettings
-from gpucommons.model.pods import QUOTA_ANNOTATIONS, PodReading
+from gpucommons.model.workloads import QUOTA_ANNOTATIONS, PodReading
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.pod_json import LabelNames, LabelPatterns, pod_of
 from gpucommons.sources.kubernetes.source import PodFollower

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.kubelet import container_devices, messages, pod
-from gpucommons.model.pods import PodDevices
+from gpucommons.model.workloads import PodDevices
 from gpucommons.sources.kubernetes.device_ids import parse_device_id
 from gpucommons.sources.kubernetes.podresources import BrokenMessage, decode_allocatable, decode_list
 

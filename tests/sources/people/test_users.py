@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.model.pods import Container, ContainerState, UserSlice
+from gpucommons.model.workloads import Container, ContainerState, UserSlice
 from gpucommons.owners.slots import slice_owner
 from gpucommons.sources.people.ds01_groups import slice_name
 from gpucommons.sources.people.groups import membership

@@ -21,8 +21,8 @@ from gpucommons.ledger.query import PeriodUsage, read_period
 from gpucommons.model.accounts import By
 from gpucommons.model.allocations import UNATTRIBUTED, Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
-from gpucommons.model.pods import IDLE_LABEL, PodReading, all_containers
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import IDLE_LABEL, PodReading, all_containers
 from gpucommons.owners.slot_states import shortest_idle_s
 from gpucommons.rules.identities import account_name
 from gpucommons.rules.placement import says_no

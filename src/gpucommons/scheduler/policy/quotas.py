@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpucommons.base.text import LARGEST_BYTES, parse_core, parse_memory
-from gpucommons.model.pods import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
+from gpucommons.model.workloads import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 
 NO_MEMORY_LIMIT: Final = 0
 NO_CORE_LIMIT: Final = 100

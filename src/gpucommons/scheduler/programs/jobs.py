@@ -26,9 +26,9 @@ from typing import Final, NamedTuple
 from gpucommons.base.text import printable
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.ownership import WHOLE_SM, Owner, OwnerKind, ProcessShare, Reason, Workload
-from gpucommons.model.pods import Container, all_containers
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import Container, all_containers
 from gpucommons.rules.identities import process_name
 from gpucommons.rules.placement import leases_of_processes
 from gpucommons.scheduler.programs.activity import ProgramActivity, activity_of, combined, device_of

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import aiohttp
 
 from gpucommons.base.http_client import body_of, failures_of, lines_of
-from gpucommons.model.pods import Container
+from gpucommons.model.workloads import Container
 from gpucommons.sources.containers.inspect import container_of, is_full_id
 from gpucommons.sources.json_values import items, mapping, parse, text
 from gpucommons.sources.source import SourceAbsent, SourceError

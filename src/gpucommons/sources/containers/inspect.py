@@ -5,7 +5,7 @@ Of the environment, only NVIDIA_VISIBLE_DEVICES is kept.
 
 import re
 
-from gpucommons.model.pods import Container, ContainerState, DeviceRequest
+from gpucommons.model.workloads import Container, ContainerState, DeviceRequest
 from gpucommons.sources.json_values import (
     JsonObject,
     integer,

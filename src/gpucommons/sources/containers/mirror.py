@@ -7,7 +7,7 @@ container is due, the mirror equals what the runtime has.
 from collections.abc import Iterable
 from types import MappingProxyType
 
-from gpucommons.model.pods import Container, ContainerReading
+from gpucommons.model.workloads import Container, ContainerReading
 
 
 class Mirror:

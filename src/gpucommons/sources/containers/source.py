@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import ContainerReading
+from gpucommons.model.workloads import ContainerReading
 from gpucommons.sources.containers.engine import DOCKER, ContainerEngine, EngineKind
 from gpucommons.sources.containers.mirror import Mirror
 from gpucommons.sources.latest import Latest, keep_following

@@ -7,7 +7,7 @@ belongs to another process by now, is left out.
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from gpucommons.model.pods import Container, ContainerUsage, ContainerUsageReading
+from gpucommons.model.workloads import Container, ContainerUsage, ContainerUsageReading
 from gpucommons.sources.host.procfs import read_file
 
 # Version 1 writes "no limit" as the greatest multiple of a page.

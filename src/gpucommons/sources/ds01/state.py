@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpucommons.model.pods import Ds01Entry, Ds01Reading
+from gpucommons.model.workloads import Ds01Entry, Ds01Reading
 from gpucommons.sources.json_values import mapping, parse, text, wall_s
 from gpucommons.sources.source import SourceAbsent, SourceError
 

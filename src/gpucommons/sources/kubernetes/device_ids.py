@@ -5,7 +5,7 @@ An id of an unknown form has only its text: the GPU that it names is unknown.
 
 import re
 
-from gpucommons.model.pods import DeviceId
+from gpucommons.model.workloads import DeviceId
 
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 

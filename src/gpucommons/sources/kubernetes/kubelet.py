@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import PodDevicesReading
+from gpucommons.model.workloads import PodDevicesReading
 from gpucommons.sources.kubernetes.podresources import (
     EMPTY_REQUEST,
     GET_ALLOCATABLE,

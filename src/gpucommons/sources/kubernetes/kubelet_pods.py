@@ -6,7 +6,7 @@ Requires the right to get nodes/proxy, or the kubelet's read-only port.
 import asyncio
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import PodReading
+from gpucommons.model.workloads import PodReading
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess
 from gpucommons.sources.kubernetes.api import ApiServer

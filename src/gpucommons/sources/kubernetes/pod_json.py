@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from itertools import islice
 
-from gpucommons.model.pods import KEPT_ANNOTATIONS, Pod
+from gpucommons.model.workloads import KEPT_ANNOTATIONS, Pod
 from gpucommons.sources.json_values import JsonObject, items, mapping, text, text_mapping
 
 _CONFIG_HASH_ANNOTATION = "kubernetes.io/config.hash"

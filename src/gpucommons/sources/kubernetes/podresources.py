@@ -7,7 +7,7 @@ must match. Other fields, including unknown ones, are skipped.
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from gpucommons.model.pods import DeviceId, PodDevices
+from gpucommons.model.workloads import DeviceId, PodDevices
 from gpucommons.sources.kubernetes.device_ids import parse_device_id
 
 LIST = "/v1.PodResourcesLister/List"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.pods import PodReading
+from gpucommons.model.workloads import PodReading
 from gpucommons.sources.json_values import items, mapping, text
 from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
 from gpucommons.sources.kubernetes.api import ApiServer

@@ -6,7 +6,7 @@ repeating or losing an event.
 
 from collections.abc import Iterable
 
-from gpucommons.model.pods import Pod, PodReading
+from gpucommons.model.workloads import Pod, PodReading
 from gpucommons.sources.json_values import integer, mapping, text
 from gpucommons.sources.kubernetes.pod_json import LabelNames, node_of, pod_of
 from gpucommons.sources.source import SourceError

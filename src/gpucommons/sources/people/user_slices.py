@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucommons.base.text import parse_decimal
-from gpucommons.model.pods import UserSlice
+from gpucommons.model.workloads import UserSlice
 
 _USER_SLICE = re.compile(r"user-(\d{1,10})\.slice", re.ASCII)
 _MOST_DEPTH = 3

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gpucommons.model.pods import Container, UsersReading
+from gpucommons.model.workloads import Container, UsersReading
 from gpucommons.sources.people.ds01_groups import ds01_membership, read_members, slice_name
 from gpucommons.sources.people.groups import Membership, membership
 from gpucommons.sources.people.logind import SESSIONS, read_ssh_sessions

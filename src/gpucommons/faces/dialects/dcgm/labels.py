@@ -11,8 +11,8 @@ from typing import NamedTuple
 from gpucommons.faces.exposition.families import LabelValues, Metric, counter, gauge
 from gpucommons.model.gpu import Gpu, MigInstance
 from gpucommons.model.ownership import Place
-from gpucommons.model.pods import JobMappingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.workloads import JobMappingReading
 from gpucommons.rules.placement import PodLabels, pods_by_place
 
 PER_POD = "per_pod"

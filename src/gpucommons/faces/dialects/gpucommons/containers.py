@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
-from gpucommons.model.pods import ContainerUsage
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.workloads import ContainerUsage
 
 _LABELS = ("container", "runtime")
 
