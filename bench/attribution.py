@@ -25,8 +25,7 @@ from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import Container, ContainerReading, ContainerState
 from gpucommons.owners.attribution_stage import AttributionStage, ProcessWorld
 from gpucommons.owners.owner import OwnerRules
-from gpucommons.sources.host.commands import CommandReader
-from gpucommons.sources.host.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import CommandReader, ProcessDetailsReader
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source
 

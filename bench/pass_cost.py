@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 
 from bench.table import show
-from gpucommons.sources.host.cpu import CpuReader
-from gpucommons.sources.host.memory import read_memory
+from gpucommons.sources.host.cpu import CpuReader, read_memory
 from gpucommons.sources.host.processes import ProcessTableReader
 
 PROCESSES = 500

@@ -11,7 +11,7 @@ import pytest
 from attribution.procfs_tree import add_process, status_text
 from gpucommons.model.process_identity import PidFacts, PidScope
 from gpucommons.owners.process_identity import pid_view
-from gpucommons.sources.host.pid_facts import read_pid_facts
+from gpucommons.sources.host.process_details import read_pid_facts
 from needs import needs_program, needs_root
 
 HOST = "pid:[4026531836]"
@@ -76,7 +76,7 @@ def test_the_procfs_of_this_machine_is_read() -> None:
 IN_A_NAMESPACE = """
 from pathlib import Path
 from gpucommons.owners.process_identity import pid_view
-from gpucommons.sources.host.pid_facts import read_pid_facts
+from gpucommons.sources.host.process_details import read_pid_facts
 view = pid_view(read_pid_facts(Path("/proc")))
 print(view.scope, view.sentence)
 """

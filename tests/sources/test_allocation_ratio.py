@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.sources.allocation_ratio import AllocationRatioReader, parse_allocation_ratios
+from gpucommons.sources.job_mapping import AllocationRatioReader, parse_allocation_ratios
 
 
 @pytest.fixture

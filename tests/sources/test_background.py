@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.sources.latest import Latest, keep_following
-from gpucommons.sources.source import SourceAbsent, SourceError
+from gpucommons.sources.source import Latest, SourceAbsent, SourceError, keep_following
 
 
 def test_failures_are_reported_and_retried() -> None:

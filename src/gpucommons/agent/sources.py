@@ -47,29 +47,23 @@ from gpucommons.owners.slots import slice_owner
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.alertmanager import AlertmanagerSource
-from gpucommons.sources.allocation_ratio import AllocationRatioReader, parse_allocation_ratios
 from gpucommons.sources.containers.engine import DOCKER, PODMAN
 from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.containers.usage import ContainerUsageReader
 from gpucommons.sources.ds01.events import Ds01EventsReader
 from gpucommons.sources.ds01.state import Ds01StateReader
-from gpucommons.sources.host.commands import CommandReader
-from gpucommons.sources.host.cpu import CpuReader
+from gpucommons.sources.host.cpu import CpuReader, read_memory, read_pressure
 from gpucommons.sources.host.filesystems import FilesystemReader
 from gpucommons.sources.host.hardware import HardwareReader
 from gpucommons.sources.host.kernel import KernelReader
-from gpucommons.sources.host.memory import read_memory
-from gpucommons.sources.host.pid_facts import read_pid_facts
-from gpucommons.sources.host.pressure import read_pressure
-from gpucommons.sources.host.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import CommandReader, ProcessDetailsReader, read_pid_facts
 from gpucommons.sources.host.processes import ProcessTableReader
 from gpucommons.sources.host.textfile import TextFileReader
-from gpucommons.sources.job_mapping import JobMappingReader
-from gpucommons.sources.kubernetes.access import ClusterAccess
+from gpucommons.sources.job_mapping import AllocationRatioReader, JobMappingReader, parse_allocation_ratios
+from gpucommons.sources.kubernetes.api import ClusterAccess
 from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
-from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
-from gpucommons.sources.kubernetes.pod_json import LabelPatterns
-from gpucommons.sources.kubernetes.source import PodFollower
+from gpucommons.sources.kubernetes.source import KubeletPodFollower, PodFollower
+from gpucommons.sources.kubernetes.table import LabelPatterns
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.nvml.lanes import FAST_EVERY_S
 from gpucommons.sources.nvml.source import NvmlReader

@@ -1,22 +1,28 @@
-"""The files in which a batch system's prolog lists the jobs of each GPU: dcgm-exporter's HPC job mapping.
+"""Files of other programs about GPUs: the jobs of each GPU by a batch system's prolog, and virtual GPUs per GPU.
 
-A directory with one file per GPU index (`0`), or per GPU instance of a MIG device (`0.1`), one job id per line. A file
-that is invalid, too large or missing does not affect the others.
+Each is read when it changes. While one is invalid, the last valid content holds.
 """
 
 import logging
+import math
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios
 from gpucommons.model.workloads import JobMappingReading, JobPlace, MappedJob
 from gpucommons.sources.source import SourceAbsent, SourceError
 
+# The files in which a batch system's prolog lists the jobs of each GPU: dcgm-exporter's HPC job mapping.
+#
+# A directory with one file per GPU index (`0`), or per GPU instance of a MIG device (`0.1`), one job id per line. A
+# file that is invalid, too large or missing does not affect the others.
+
 _FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
 _MOST_FILES = 1024
-_MOST_BYTES = 64 * 1024
+_MOST_MAPPING_BYTES = 64 * 1024
 _MOST_JOBS = 64
 _LONGEST_ID = 256
 _FIRST_PERSON = 1000
@@ -77,7 +83,7 @@ def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return (), "is not a regular file"
-        data = os.read(descriptor, _MOST_BYTES + 1)
+        data = os.read(descriptor, _MOST_MAPPING_BYTES + 1)
     finally:
         os.close(descriptor)
     ids, problem = parse_jobs(data)
@@ -89,9 +95,9 @@ def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
 def parse_jobs(data: bytes) -> tuple[tuple[str, ...], str]:
     """The job ids in their order without duplicates, and what is wrong with the rest."""
     problem = ""
-    if len(data) > _MOST_BYTES:
-        problem = f"larger than {_MOST_BYTES} bytes; the rest is ignored"
-        data = data[:_MOST_BYTES].rpartition(b"\n")[0]
+    if len(data) > _MOST_MAPPING_BYTES:
+        problem = f"larger than {_MOST_MAPPING_BYTES} bytes; the rest is ignored"
+        data = data[:_MOST_MAPPING_BYTES].rpartition(b"\n")[0]
     lines = [line for line in _lines(data) if line]
     good = tuple(dict.fromkeys(line for line in lines if len(line) <= _LONGEST_ID and line.isprintable()))
     if len(good) > _MOST_JOBS:
@@ -109,3 +115,88 @@ def _lines(data: bytes) -> Iterator[str]:
 def _is_person(uid: int) -> bool:
     """Whether the owner of a file can be the user of a job, rather than the batch system."""
     return uid >= _FIRST_PERSON and uid not in _SYSTEM_UIDS
+
+
+# The file with the number of virtual GPUs per GPU: read when it changes. While it is invalid, the old ratios apply.
+
+_MOST_RATIO_BYTES = 64 * 1024
+
+
+class AllocationRatioReader:
+    """`parse` raises an exception with a one-line text. While the file is invalid, the last valid ratios apply."""
+
+    def __init__(self, path: Path, parse: Callable[[str], AllocationRatios]) -> None:
+        self._path = path
+        self._parse = parse
+        self._stamp: tuple[int, int, int] | None = None
+        self._reading = AllocationRatioReading(None)
+
+    def read(self) -> AllocationRatioReading:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                status = os.fstat(descriptor)
+                stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+                if stamp == self._stamp:
+                    return self._reading
+                text = os.read(descriptor, _MOST_RATIO_BYTES).decode("utf-8", "replace")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._stamp = None
+            return self._invalid(f"{error.strerror}; create it with a number above 0, such as 2")
+        self._stamp = stamp
+        try:
+            ratios = self._parse(text)
+        except Exception as error:
+            return self._invalid(str(error))
+        if self._reading.problem:
+            log.info("%s: valid again", self._path)
+        self._reading = AllocationRatioReading(ratios)
+        return self._reading
+
+    def _invalid(self, why: str) -> AllocationRatioReading:
+        """Keeps the last valid ratios, and logs each problem once."""
+        problem = f"{self._path}: {why}"
+        if problem != self._reading.problem:
+            meanwhile = "the last valid ratio" if self._reading.ratios else "the device plugin's ratio, or 1"
+            log.warning("%s; until then %s applies", problem, meanwhile)
+            self._reading = AllocationRatioReading(self._reading.ratios, problem)
+        return self._reading
+
+
+_LINE = re.compile(r"(?:([0-9]{1,4})\s*=)?\s*(\S+)")
+_EXPECTED = "expected a number above 0, such as 2, or a line such as 0=2 for each GPU"
+_MOST_QUOTED = 40
+
+
+class RatioError(Exception):
+    """One line: what is wrong, and what is expected."""
+
+
+def parse_allocation_ratios(text: str) -> AllocationRatios:
+    everywhere: float | None = None
+    by_gpu_index: dict[int, float] = {}
+    for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
+        match = _LINE.fullmatch(line)
+        ratio = _number(match[2]) if match else None
+        if match is None or ratio is None:
+            raise RatioError(f"invalid ratio '{line[:_MOST_QUOTED]}': {_EXPECTED}")
+        if match[1] is not None and int(match[1]) not in by_gpu_index:
+            by_gpu_index[int(match[1])] = ratio
+        elif match[1] is None and everywhere is None:
+            everywhere = ratio
+        else:
+            raise RatioError(f"repeated ratio '{line[:_MOST_QUOTED]}': {_EXPECTED}")
+    if everywhere is None and not by_gpu_index:
+        raise RatioError(f"the file is empty: {_EXPECTED}")
+    return AllocationRatios(everywhere, by_gpu_index)
+
+
+def _number(text: str) -> float | None:
+    try:
+        # Python also accepts 1_0 and digits of other scripts.
+        value = float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None

@@ -22,7 +22,7 @@ from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.workloads import ContainerReading
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.owners.slots import slice_owner
-from gpucommons.sources.containers.inspect import container_of
+from gpucommons.sources.containers.engine import container_of
 from gpucommons.sources.ds01.events import Ds01EventsReader
 from gpucommons.sources.ds01.state import Ds01StateReader
 from gpucommons.sources.people.users import UsersReader

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.workloads import ContainerState, DeviceRequest
-from gpucommons.sources.containers.engine import agreed_version, event_of
-from gpucommons.sources.containers.inspect import container_of
+from gpucommons.sources.containers.engine import agreed_version, container_of, event_of
 
 ID = "ab" * 32
 WHOLE: dict[str, Any] = {

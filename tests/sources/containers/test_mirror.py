@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from gpucommons.model.workloads import Container, ContainerState
-from gpucommons.sources.containers.mirror import Mirror
+from gpucommons.sources.containers.source import Mirror
 
 MOST = 2
 IDS = st.sampled_from([f"{number:064x}" for number in range(5)])

@@ -11,8 +11,7 @@ import pytest
 
 from base.test_follow import Log
 from gpucommons.model.events import Event, format_line
-from gpucommons.sources.ds01.events import Ds01EventsReader
-from gpucommons.sources.ds01.window import WINDOW_S
+from gpucommons.sources.ds01.events import WINDOW_S, Ds01EventsReader
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 START = 1_800_000_000.0

@@ -7,7 +7,7 @@ from math import floor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sources.ds01.window import OTHER, WINDOW_S, EventWindow
+from gpucommons.sources.ds01.events import OTHER, WINDOW_S, EventWindow
 from unhurried import unhurried
 
 NOW = 1_800_000_000.0

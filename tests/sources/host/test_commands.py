@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpucommons.base.processes import start_ticks
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.host.commands import MOST_COMMAND_BYTES, CommandReader
+from gpucommons.sources.host.process_details import MOST_COMMAND_BYTES, CommandReader
 from waiting import until
 
 READER = CommandReader(Path("/proc"))

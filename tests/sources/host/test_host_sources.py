@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.host import MemoryReading, PressureLine
-from gpucommons.sources.host.cpu import CpuReader, parse_cpu_line, utilization
-from gpucommons.sources.host.memory import parse_meminfo, read_memory
+from gpucommons.sources.host.cpu import (
+    CpuReader,
+    parse_cpu_line,
+    parse_meminfo,
+    parse_pressure,
+    read_memory,
+    read_pressure,
+    utilization,
+)
 from gpucommons.sources.host.portable import PortableCpuReader, read_portable_memory
-from gpucommons.sources.host.pressure import parse_pressure, read_pressure
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")

@@ -11,20 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.host import CoreTimes, LinkCounters
-from gpucommons.sources.host.conntrack import parse_statistics
-from gpucommons.sources.host.core_times import parse_activity, parse_core_times, without_steps_back
-from gpucommons.sources.host.cpu import CpuReader
-from gpucommons.sources.host.cpu_sysfs import parse_cpu_list
-from gpucommons.sources.host.diskstats import parse_diskstats, parse_raids
-from gpucommons.sources.host.filesystems import FilesystemReader
-from gpucommons.sources.host.hardware import HardwareReader
-from gpucommons.sources.host.hwmon import sensor_file
-from gpucommons.sources.host.kernel import KernelReader
-from gpucommons.sources.host.mounts import parse_mounts
-from gpucommons.sources.host.netdev import messages, parse_link, read_links
+from gpucommons.sources.host.cpu import CpuReader, parse_activity, parse_core_times, without_steps_back
+from gpucommons.sources.host.filesystems import FilesystemReader, parse_mounts
+from gpucommons.sources.host.hardware import HardwareReader, parse_cpu_list, sensor_file
+from gpucommons.sources.host.kernel import (
+    KernelReader,
+    UdevProperties,
+    messages,
+    parse_diskstats,
+    parse_link,
+    parse_raids,
+    parse_statistics,
+    read_links,
+)
 from gpucommons.sources.host.network import parse_protocols, parse_protocols_v6, parse_softnet, read_bonds, read_devices
 from gpucommons.sources.host.procfs import read_file, read_whole
-from gpucommons.sources.host.udev import UdevProperties
 from gpucommons.sources.source import SourceAbsent
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpucommons.model.host import Space
-from gpucommons.sources.host.statfs import SpaceReader, space_of
+from gpucommons.sources.host.filesystems import SpaceReader, space_of
 from waiting import until
 
 SPACE = Space(10, 9, 8, 7, 6)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.sources.kubernetes.access import ClusterAccess, in_cluster
+from gpucommons.sources.kubernetes.api import ClusterAccess, in_cluster
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 INSIDE = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", "NODE_NAME": "node-1"}

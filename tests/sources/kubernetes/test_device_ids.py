@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.workloads import DeviceId
-from gpucommons.sources.kubernetes.device_ids import parse_device_id
+from gpucommons.sources.kubernetes.kubelet import parse_device_id
 
 U = "8dba0ca8-1d7a-4e1c-9a6e-6d2b0c0a11ff"
 GPU, MIG = f"GPU-{U}", f"MIG-{U}"

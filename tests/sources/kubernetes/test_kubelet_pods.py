@@ -7,8 +7,8 @@ from fakes.api_server import ApiServer, body, pod, status
 from fakes.authority import Authority
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.workloads import PodReading
-from gpucommons.sources.kubernetes.access import ClusterAccess
-from gpucommons.sources.kubernetes.kubelet_pods import KubeletPodFollower
+from gpucommons.sources.kubernetes.api import ClusterAccess
+from gpucommons.sources.kubernetes.source import KubeletPodFollower
 from testbeds.following import eventually, eventually_fails, following
 
 

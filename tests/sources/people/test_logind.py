@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sources.people.logind import parse_session, read_ssh_sessions
+from gpucommons.sources.people.users import parse_session, read_ssh_sessions
 
 SSH = "# comment\nUID=1000\nUSER=alice\nACTIVE=1\nSTATE=active\nREMOTE=1\nSERVICE=sshd\nLEADER=42\n"
 

@@ -7,8 +7,7 @@ import pytest
 
 from gpucommons.model.workloads import Container, ContainerState, UserSlice
 from gpucommons.owners.slots import slice_owner
-from gpucommons.sources.people.ds01_groups import slice_name
-from gpucommons.sources.people.groups import membership
+from gpucommons.sources.people.groups import membership, slice_name
 from gpucommons.sources.people.user_slices import CpuTotals, SliceUse
 from gpucommons.sources.people.users import UsersReader
 from gpucommons.sources.source import SourceAbsent

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sources.people.utmp import Login, parse_utmp, ssh_sessions
+from gpucommons.sources.people.users import Login, parse_utmp, ssh_sessions
 from needs import needs_program
 from unhurried import unhurried
 

@@ -37,7 +37,7 @@ from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.simulation.scenario import Scenario
-from gpucommons.sources.host.ancestors import ancestors_from
+from gpucommons.sources.host.process_details import ancestors_from
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 

@@ -26,7 +26,7 @@ from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
 from gpucommons.scheduler.programs.matching import names
-from gpucommons.sources.host.ancestors import ancestors_from
+from gpucommons.sources.host.process_details import ancestors_from
 
 # One program that is parked, or on its way to host memory or back. Plain state without decisions.
 

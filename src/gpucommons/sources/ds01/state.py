@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from gpucommons.model.workloads import Ds01Entry, Ds01Reading
-from gpucommons.sources.json_values import mapping, parse, text, wall_s
-from gpucommons.sources.source import SourceAbsent, SourceError
+from gpucommons.sources.source import SourceAbsent, SourceError, mapping, parse, text, wall_s
 
 _MOST_BYTES = 16 << 20
 

@@ -1,11 +1,194 @@
-"""Sensors and CPU throttling from sysfs. A separate source, since a sensor on a slow bus may take seconds."""
+"""Sensors and CPU throttling from sysfs. A separate source, since a sensor on a slow bus may take long."""
 
+import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpucommons.model.host import Chip, HardwareReading
-from gpucommons.sources.host.cpu_sysfs import ThrottleReader, read_isolated_cpus
-from gpucommons.sources.host.hwmon import read_chips
+from gpucommons.model.host import Chip, CpuThrottles, HardwareReading, Sensor
+from gpucommons.sources.host.procfs import read_file
 from gpucommons.sources.source import SourceAbsent
+
+# Thermal throttling of the CPUs, and the CPUs isolated from the kernel's scheduler, from sysfs.
+
+_CPU = re.compile(r"cpu[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cpu:
+    directory: Path
+    package: str
+    core: str
+
+
+class ThrottleReader:
+    """Threads of one core share its count: one of them is read. CPUs without counts are not read again."""
+
+    def __init__(self, sysfs: Path) -> None:
+        self._root = sysfs / "devices/system/cpu"
+        self._listed: tuple[str, ...] = ()
+        self._cpus: list[_Cpu] = []
+
+    def read(self) -> CpuThrottles:
+        self._find_cpus()
+        cores: dict[tuple[str, str], int] = {}
+        packages: dict[str, int] = {}
+        for cpu in self._cpus:
+            count = _number(cpu.directory, "thermal_throttle/core_throttle_count")
+            if count is not None:
+                cores[cpu.package, cpu.core] = count
+            if cpu.package not in packages:
+                count = _number(cpu.directory, "thermal_throttle/package_throttle_count")
+                if count is not None:
+                    packages[cpu.package] = count
+        return CpuThrottles(cores, packages)
+
+    def _find_cpus(self) -> None:
+        try:
+            listed = tuple(sorted(path.name for path in self._root.iterdir() if _CPU.fullmatch(path.name)))
+        except OSError:
+            listed = ()
+        if listed == self._listed:
+            return
+        self._listed = listed
+        found: dict[tuple[int, int], _Cpu] = {}
+        for name in listed:
+            directory = self._root / name
+            package = _number(directory, "topology/physical_package_id")
+            core = _number(directory, "topology/core_id")
+            if package is not None and core is not None and (directory / "thermal_throttle").exists():
+                found.setdefault((package, core), _Cpu(directory, str(package), str(core)))
+        self._cpus = list(found.values())
+
+
+def read_isolated_cpus(sysfs: Path) -> tuple[int, ...]:
+    try:
+        return parse_cpu_list(read_file(sysfs, "devices/system/cpu/isolated"))
+    except (OSError, ValueError):
+        return ()
+
+
+def parse_cpu_list(text: bytes) -> tuple[int, ...]:
+    """ "1,3-5" is (1, 3, 4, 5)."""
+    cpus: list[int] = []
+    for part in text.decode("ascii").strip().split(","):
+        first, dash, last = part.partition("-")
+        if first:
+            cpus.extend(range(int(first), int(last if dash else first) + 1))
+    return tuple(cpus)
+
+
+def _number(directory: Path, file: str) -> int | None:
+    """None if the file is missing or the value negative, which means unknown."""
+    try:
+        value = int(read_file(directory, file))
+    except (OSError, ValueError):
+        return None
+    return value if value >= 0 else None
+
+
+# Sensors of the host from /sys/class/hwmon: temperatures, fans, voltages, power.
+
+_KINDS = frozenset(
+    (
+        "vrm",
+        "beep_enable",
+        "update_interval",
+        "in",
+        "cpu",
+        "fan",
+        "pwm",
+        "temp",
+        "curr",
+        "power",
+        "energy",
+        "humidity",
+        "intrusion",
+    )
+)
+_FILE = re.compile(r"([^0-9]+)([0-9]*)(?:_(.+))?")
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9:_]")
+
+
+def read_chips(sysfs: Path) -> tuple[tuple[Chip, ...], int]:
+    """The chips, and the number that could not be read. Raises FileNotFoundError if the kernel has no hwmon."""
+    root = sysfs / "class/hwmon"
+    chips, failed = [], 0
+    for name in sorted(os.listdir(root)):
+        directory = root / name
+        if not directory.is_dir():
+            continue
+        try:
+            chips.append(read_chip(directory))
+        except OSError:
+            failed += 1
+    return tuple(chips), failed
+
+
+def read_chip(directory: Path) -> Chip:
+    texts = _sensor_texts(directory)
+    # Older drivers keep their sensors with the device instead of the class.
+    if (directory / "device").exists():
+        for sensor, properties in _sensor_texts(directory / "device").items():
+            texts.setdefault(sensor, {}).update(properties)
+    sensors = tuple(_sensor(name, kind, properties) for (name, kind), properties in sorted(texts.items()))
+    name = cleaned(_text(directory, "name") or "")
+    return Chip(_chip_id(directory, name), name or None, sensors)
+
+
+def cleaned(name: str) -> str:
+    return _NOT_IN_A_NAME.sub("_", name.lower()).strip("_")
+
+
+def sensor_file(name: str) -> tuple[str, str, str] | None:
+    """(sensor, kind, property) of a file's name: temp1_input is (temp1, temp, input); None for other files."""
+    parts = _FILE.fullmatch(name)
+    if parts is None or parts[1] not in _KINDS:
+        return None
+    return f"{parts[1]}{int(parts[2] or 0)}", parts[1], cleaned(parts[3] or "")
+
+
+def _sensor_texts(directory: Path) -> dict[tuple[str, str], dict[str, str]]:
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for file in os.listdir(directory):
+        parts = sensor_file(file)
+        if parts is not None and (text := _text(directory, file)) is not None:
+            sensor, kind, property = parts
+            found.setdefault((sensor, kind), {})[property] = text
+    return found
+
+
+def _text(directory: Path, file: str) -> str | None:
+    """One read without a retry: some drivers return EAGAIN indefinitely."""
+    try:
+        return read_file(directory, file).decode("utf-8", "replace").strip("\n")
+    except OSError:
+        return None
+
+
+def _sensor(name: str, kind: str, texts: dict[str, str]) -> Sensor:
+    values = {}
+    for property, text in texts.items():
+        try:
+            values[property] = float(text)
+        except ValueError:
+            continue
+    return Sensor(name, kind, texts.get("label"), values)
+
+
+def _chip_id(directory: Path, name: str) -> str:
+    """Derived from the device's path, since hwmon's numbers depend on the order in which modules were loaded."""
+    try:
+        device = (directory / "device").resolve(strict=True)
+        parts = (cleaned(device.parent.name), cleaned(device.name))
+        if parts[1]:
+            return "_".join(filter(None, parts))
+    except OSError:
+        pass
+    return name or cleaned(directory.resolve().name)
+
+
+# Sensors and CPU throttling from sysfs. A separate source, since a sensor on a slow bus may take seconds.
 
 
 class HardwareReader:

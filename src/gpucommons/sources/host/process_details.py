@@ -1,20 +1,40 @@
-"""Reads the files of one process in procfs. Does not parse the cgroup.
-
-All files of a process are opened relative to a descriptor of its directory. The kernel ties that descriptor to the
-process: if the pid is reused between two reads, the read fails instead of returning another process's file.
-"""
+"""Reads the files of one process in procfs: status, cgroup, command line, ancestors. Does not parse the cgroup."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gpucommons.base.cgroup_paths import named_by_root
-from gpucommons.base.processes import session_id
+from gpucommons.base.processes import parent_pid, session_id, start_ticks
+from gpucommons.base.text import parse_decimal
 from gpucommons.base.user_namespace import user_namespace
 from gpucommons.model.ownership import Reason
-from gpucommons.model.process_identity import ProcessDetails, ProcessKey
-from gpucommons.sources.host.ancestors import ancestors_from
+from gpucommons.model.process_identity import PidFacts, ProcessDetails, ProcessKey
 from gpucommons.sources.host.processes import parse_stat
+
+# The ancestors of a process, read from procfs.
+
+_MOST_ANCESTORS = 64
+
+
+def ancestors_from(procfs: str, pid: int) -> Iterator[ProcessKey]:
+    """This process, its parent, the parent of that, and so on, with init. Ends where one cannot be read."""
+    for _ in range(_MOST_ANCESTORS):
+        if pid < 1:
+            return
+        try:
+            with open(f"{procfs}/{pid}/stat", "rb") as file:
+                stat = file.read()
+            yield ProcessKey(pid, start_ticks(stat))
+            pid = parent_pid(stat)
+        except (OSError, ValueError, IndexError):
+            return
+
+
+# Reads the files of one process in procfs. Does not parse the cgroup.
+#
+# All files of a process are opened relative to a descriptor of its directory. The kernel ties that descriptor to the
+# process: if the pid is reused between two reads, the read fails instead of returning another process's file.
 
 _STAT_BYTES = 4 * 1024
 _STATUS_BYTES = 16 * 1024
@@ -129,3 +149,66 @@ def _holds_gpu(process: int) -> bool | None:
         return None
     finally:
         os.close(descriptors)
+
+
+# The name and the command line of a process from procfs. Never raises.
+
+# A command line may have megabytes. What names a program is at its beginning.
+MOST_COMMAND_BYTES = 4096
+_NAME_BYTES = 64
+
+
+class CommandReader:
+    def __init__(self, procfs: Path) -> None:
+        self._procfs = str(procfs)
+
+    def name(self, pid: int) -> str | None:
+        """The kernel's name of the process that has this pid now; None where there is none."""
+        try:
+            descriptor = os.open(f"{self._procfs}/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(descriptor, _NAME_BYTES).decode("utf-8", "replace")
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return None
+
+    def command_line(self, key: ProcessKey) -> tuple[str, ...]:
+        """Its first 4 KiB; empty where that process has ended, has none, or may not be read."""
+        try:
+            process = os.open(f"{self._procfs}/{key.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if start_ticks(read_process_file(process, "stat", _STAT_BYTES)) != key.start_ticks:
+                    return ()
+                text = read_process_file(process, "cmdline", MOST_COMMAND_BYTES)
+            finally:
+                os.close(process)
+        except (OSError, ValueError, IndexError):
+            return ()
+        # A program that writes its own title leaves it padded.
+        return tuple(text.rstrip(b"\0").decode("utf-8", "replace").split("\0"))
+
+
+# Reads the facts that show which pids a procfs contains: this process's own entry, and those of pids 1 and 2.
+
+
+def read_pid_facts(procfs: Path) -> PidFacts:
+    reader = ProcessDetailsReader(procfs)
+    own_pid = parse_decimal(_link(procfs / "self") or "")
+    own = None if own_pid is None else reader.read(own_pid)
+    second = reader.read(2)
+    return PidFacts(
+        procfs=str(procfs),
+        own_status=own.status if isinstance(own, ProcessDetails) else None,
+        own_namespace=_link(procfs / "self" / "ns" / "pid"),
+        first_namespace=_link(procfs / "1" / "ns" / "pid"),
+        first_is_there=(procfs / "1").exists(),
+        second_name=second.name if isinstance(second, ProcessDetails) else None,
+    )
+
+
+def _link(path: Path) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

@@ -1,28 +1,155 @@
 """Which pod was given which device, from the kubelet's PodResources socket.
 
-A background task polls it; `read` returns the newest result. Without the gRPC package the source is absent and names
-the extra that installs it.
+The messages are decoded by hand, and the ids of device plugins for GPUs, MIG devices and shares of them are parsed
+here.
 """
 
 import asyncio
 import os
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.model.workloads import PodDevicesReading
-from gpucommons.sources.kubernetes.podresources import (
-    EMPTY_REQUEST,
-    GET_ALLOCATABLE,
-    LIST,
-    BrokenMessage,
-    decode_allocatable,
-    decode_list,
-)
-from gpucommons.sources.latest import Latest, keep_following
-from gpucommons.sources.source import SourceAbsent, SourceError
+from gpucommons.model.workloads import DeviceId, PodDevices, PodDevicesReading
+from gpucommons.sources.source import Latest, SourceAbsent, SourceError, keep_following
 
 if TYPE_CHECKING:
     import grpc.aio
+
+
+# Parses the ids that device plugins give to GPUs, MIG devices and shares of them. Pure.
+#
+# An id of an unknown form has only its text: the GPU that it names is unknown.
+
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+# NVIDIA's plugin writes a replica as ::3, nvshare's as __3.
+_REPLICA = r"(?:(?:::|__)(?P<replica>\d{1,9}))?"
+
+_FORMS = (
+    re.compile(rf"(?P<gpu>GPU-{_UUID}){_REPLICA}", re.ASCII),
+    re.compile(rf"(?P<mig>MIG-{_UUID}){_REPLICA}", re.ASCII),
+    # Drivers before R470 had no UUIDs for MIG devices.
+    re.compile(rf"MIG-(?P<gpu>GPU-{_UUID})/(?P<gi>\d{{1,9}})/(?P<ci>\d{{1,9}}){_REPLICA}", re.ASCII),
+    # GKE's plugin names device files.
+    re.compile(r"nvidia(?P<index>\d{1,9})(?:/gi(?P<gi>\d{1,9}))?(?:/vgpu(?P<replica>\d{1,9}))?", re.ASCII),
+)
+
+
+def parse_device_id(raw: str) -> DeviceId:
+    for form in _FORMS:
+        if found := form.fullmatch(raw):
+            parts = found.groupdict()
+            return DeviceId(
+                raw,
+                gpu_uuid=parts.get("gpu"),
+                gpu_index=_number(parts.get("index")),
+                mig_uuid=parts.get("mig"),
+                gpu_instance=_number(parts.get("gi")),
+                compute_instance=_number(parts.get("ci")),
+                replica=_number(parts.get("replica")),
+            )
+    return DeviceId(raw)
+
+
+def _number(digits: str | None) -> int | None:
+    return None if digits is None else int(digits)
+
+
+# Decodes the fields of the kubelet's PodResources v1 messages that show which pod has which device. Pure.
+#
+# Written by hand: two messages and four fields do not justify generated code and the protobuf package, whose versions
+# must match. Other fields, including unknown ones, are skipped.
+
+LIST = "/v1.PodResourcesLister/List"
+GET_ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
+EMPTY_REQUEST = b""
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT_BYTES = 10
+
+
+class BrokenMessage(ValueError):
+    """The bytes are not a valid message."""
+
+
+def decode_list(message: bytes) -> tuple[PodDevices, ...]:
+    """ListPodResourcesResponse: the devices of each container, one entry per container and resource."""
+    return tuple(_given(message))
+
+
+def decode_allocatable(message: bytes) -> Mapping[str, tuple[DeviceId, ...]]:
+    """AllocatableResourcesResponse: every allocatable device, by resource."""
+    return MappingProxyType({name: tuple(devices) for name, devices in _devices(message, 1).items()})
+
+
+def _given(message: bytes) -> Iterator[PodDevices]:
+    for pod in _submessages(message, 1):
+        name, namespace = _text(pod, 1), _text(pod, 2)
+        for container in _submessages(pod, 3):
+            container_name = _text(container, 1)
+            for devices in _devices(container, 2).values():
+                yield PodDevices(namespace, name, container_name, tuple(devices))
+
+
+def _devices(message: bytes, number: int) -> dict[str, list[DeviceId]]:
+    """The ContainerDevices in a field. The kubelet splits a resource by NUMA node: merged here."""
+    by_resource: dict[str, list[DeviceId]] = {}
+    for devices in _submessages(message, number):
+        ids = [parse_device_id(_decoded(id)) for id in _submessages(devices, 2)]
+        by_resource.setdefault(_text(devices, 1), []).extend(ids)
+    return by_resource
+
+
+def _text(message: bytes, number: int) -> str:
+    """A string field. If it is repeated the last one counts; if it is missing it is empty."""
+    *_, last = (b"", *_submessages(message, number))
+    return _decoded(last)
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _submessages(message: bytes, field: int) -> Iterator[bytes]:
+    """The contents of each length-delimited field of this number."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            _, position = _varint(message, position)
+            continue
+        if kind == _BYTES:
+            size, position = _varint(message, position)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise BrokenMessage(f"a field of the unknown kind {kind}")
+        end = position + size
+        if end > len(message):
+            raise BrokenMessage("a field that is longer than the message")
+        if kind == _BYTES and number == field:
+            yield message[position:end]
+        position = end
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """The number at `position`, and the position after it."""
+    value = 0
+    for count, byte in enumerate(message[position : position + _LONGEST_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * count)
+        if byte < 0x80:
+            return value, position + count + 1
+    raise BrokenMessage("a number that does not end")
+
+
+# Which pod was given which device, from the kubelet's PodResources socket.
+#
+# A background task polls it; `read` returns the newest result. Without the gRPC package the source is absent and names
+# the extra that installs it.
 
 DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 

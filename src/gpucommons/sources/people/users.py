@@ -1,17 +1,132 @@
 """The users of this node: names, groups, usage of their slices, SSH sessions. Reads only files."""
 
 import os
+import stat
+import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.workloads import Container, UsersReading
-from gpucommons.sources.people.ds01_groups import ds01_membership, read_members, slice_name
-from gpucommons.sources.people.groups import Membership, membership
-from gpucommons.sources.people.logind import SESSIONS, read_ssh_sessions
+from gpucommons.sources.people.groups import Membership, ds01_membership, membership, read_members, slice_name
 from gpucommons.sources.people.user_names import parse_passwd
 from gpucommons.sources.people.user_slices import CpuTotals, SliceReader
-from gpucommons.sources.people.utmp import parse_utmp, ssh_sessions
 from gpucommons.sources.source import SourceAbsent
+
+# SSH sessions from the binary records of utmp. Pure.
+#
+# Damaged records are left out. Records of 64-bit ARM are longer; the size is detected from the content.
+
+_USER_PROCESS = 7
+_LAST_TYPE = 9
+# type, pid, line, id, user, host; the exit status, session, time and address that follow are not needed.
+_HEAD = struct.Struct("=hxxi32s4s32s256s")
+_RECORD_BYTES = (384, 400)
+_MOST_RECORDS = 100_000
+
+
+class Login(NamedTuple):
+    type: int
+    pid: int
+    line: str
+    user: str
+    host: str
+
+
+def parse_utmp(data: bytes) -> list[Login]:
+    """Every record of the file, with the record size that fits; a truncated record at the end is left out."""
+    readings = [_records(data, size) for size in _RECORD_BYTES]
+    exact = [found for found, size in zip(readings, _RECORD_BYTES, strict=True) if len(data) % size == 0]
+    return max(exact or readings, key=_sound)
+
+
+def ssh_sessions(logins: list[Login], is_alive: Callable[[int], bool]) -> Mapping[str, int]:
+    """Sessions by user. The record of a session that lost its connection remains: its process must be alive."""
+    found = Counter(login.user for login in logins if _is_remote(login) and is_alive(login.pid))
+    return dict(found)
+
+
+def _is_remote(login: Login) -> bool:
+    """Terminal multiplexers and X sessions write something other than a host."""
+    host = login.host
+    return (
+        login.type == _USER_PROCESS
+        and bool(login.user and host)
+        and not host.startswith((":", "tmux(", "localhost:"))
+        and "via mosh" not in host
+    )
+
+
+def _records(data: bytes, size: int) -> list[Login]:
+    count = min(len(data) // size, _MOST_RECORDS)
+    return [_record(data, at) for at in range(0, count * size, size)]
+
+
+def _record(data: bytes, at: int) -> Login:
+    type, pid, line, _, user, host = _HEAD.unpack_from(data, at)
+    return Login(type, pid, _text(line), _text(user), _text(host))
+
+
+def _sound(logins: list[Login]) -> float:
+    """The share of plausible records: close to zero for the wrong record size."""
+    good = sum(0 <= login.type <= _LAST_TYPE and login.pid >= 0 for login in logins)
+    return good / len(logins) if logins else 0.0
+
+
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+# SSH sessions from systemd-logind's files, for hosts that no longer have utmp.
+#
+# libsystemd reads the same files for its callers. Each session has a file of KEY=VALUE lines in run/systemd/sessions.
+# Pipes and links there are not opened.
+
+SESSIONS = "run/systemd/sessions"
+_SSH_SERVICES = ("sshd", "ssh")
+_MAX_SESSIONS = 10_000
+_MAX_SESSION_BYTES = 16 * 1024
+
+
+def read_ssh_sessions(directory: Path, is_alive: Callable[[int], bool]) -> Mapping[str, int] | None:
+    """Sessions by user; None without the directory. As with utmp, the first process of a session must be alive."""
+    try:
+        names = sorted(os.listdir(directory))[:_MAX_SESSIONS]
+    except OSError:
+        return None
+    found = (parse_session(_session_text(directory / name)) for name in names)
+    return dict(Counter(user for user, leader in filter(None, found) if is_alive(leader)))
+
+
+def parse_session(text: str) -> tuple[str, int] | None:
+    """The user of an SSH session and the pid of its first process; None for any other file."""
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    user, leader = values.get("USER", ""), values.get("LEADER", "")
+    is_open = values.get("STATE", "") in ("active", "online", "opening")
+    if values.get("SERVICE") not in _SSH_SERVICES or not is_open or not user:
+        return None
+    pid = parse_decimal(leader)
+    return None if pid is None else (user, pid)
+
+
+def _session_text(file: Path) -> str:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return os.read(descriptor, _MAX_SESSION_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+# The users of this node: names, groups, usage of their slices, SSH sessions. Reads only files.
 
 _MOST_BYTES = 8 << 20
 _UTMP = ("run/utmp", "var/run/utmp")
