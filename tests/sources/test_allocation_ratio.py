@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.sources.job_mapping import AllocationRatioReader, parse_allocation_ratios
+from gpucommons.sources.mapping_files import AllocationRatioReader, parse_allocation_ratios
 
 
 @pytest.fixture

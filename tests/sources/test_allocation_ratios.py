@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.sources.job_mapping import RatioError, parse_allocation_ratios
+from gpucommons.sources.mapping_files import RatioError, parse_allocation_ratios
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.workloads import JobMappingReading, MappedJob
-from gpucommons.sources.job_mapping import JobMappingReader, parse_jobs
+from gpucommons.sources.mapping_files import JobMappingReader, parse_jobs
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 ALICE, NOBODY, DEBIAN_SLURM = 1000, 65534, 64030

@@ -59,11 +59,11 @@ from gpucommons.sources.host.kernel import KernelReader
 from gpucommons.sources.host.process_details import CommandReader, ProcessDetailsReader, read_pid_facts
 from gpucommons.sources.host.processes import ProcessTableReader
 from gpucommons.sources.host.textfile import TextFileReader
-from gpucommons.sources.job_mapping import AllocationRatioReader, JobMappingReader, parse_allocation_ratios
 from gpucommons.sources.kubernetes.api import ClusterAccess
 from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
+from gpucommons.sources.kubernetes.pods import LabelPatterns
 from gpucommons.sources.kubernetes.source import KubeletPodFollower, PodFollower
-from gpucommons.sources.kubernetes.table import LabelPatterns
+from gpucommons.sources.mapping_files import AllocationRatioReader, JobMappingReader, parse_allocation_ratios
 from gpucommons.sources.nvml.gpm_access import GpmAccess
 from gpucommons.sources.nvml.lanes import FAST_EVERY_S
 from gpucommons.sources.nvml.source import NvmlReader

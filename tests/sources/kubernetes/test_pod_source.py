@@ -16,8 +16,8 @@ from gpucommons.base.backoff import Backoff
 from gpucommons.config.settings import DcgmSettings, KubernetesSettings
 from gpucommons.model.workloads import QUOTA_ANNOTATIONS, PodReading
 from gpucommons.sources.kubernetes.api import ClusterAccess
+from gpucommons.sources.kubernetes.pods import LabelNames, LabelPatterns, pod_of
 from gpucommons.sources.kubernetes.source import PodFollower
-from gpucommons.sources.kubernetes.table import LabelNames, LabelPatterns, pod_of
 from gpucommons.sources.source import SourceError
 from testbeds.following import eventually, eventually_fails, following
 

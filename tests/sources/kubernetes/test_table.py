@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fakes.api_server import pod
-from gpucommons.sources.kubernetes.table import Expired, PodTable, pod_of
+from gpucommons.sources.kubernetes.pods import Expired, PodTable, pod_of
 from gpucommons.sources.source import SourceError
 
 NAMES = st.sampled_from(["a", "b", "c"])

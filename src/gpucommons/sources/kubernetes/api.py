@@ -15,7 +15,7 @@ from typing import Self
 import aiohttp
 
 from gpucommons.base.http_client import body_of, failures_of, lines_of
-from gpucommons.sources.kubernetes.table import Expired
+from gpucommons.sources.kubernetes.pods import Expired
 from gpucommons.sources.source import SourceAbsent, SourceError, parse
 
 # Address and credentials of the cluster's API. The token is read for each request: the kubelet renews it.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.workloads import PodReading
 from gpucommons.sources.kubernetes.api import ApiServer, ClusterAccess, in_cluster
-from gpucommons.sources.kubernetes.table import Expired, LabelNames, PodTable, pod_of
+from gpucommons.sources.kubernetes.pods import Expired, LabelNames, PodTable, pod_of
 from gpucommons.sources.source import Latest, SourceError, items, keep_following, mapping, text
 
 # This node's pods by one list and one watch on the API server, which is resumed where it ended.
