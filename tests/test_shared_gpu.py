@@ -13,7 +13,7 @@ from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram
 from gpucommons.model.gpu import ActivityMeasurement, Gpu, GpuActivity, GpuProcess
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
-from gpucommons.sources.nvml.gpm_access import GpmAccess
+from gpucommons.sources.nvml.gpm import GpmAccess
 from gpucommons.sources.nvml.source import NvmlReader
 from needs import needs_root
 from open_folder import open_folder

@@ -36,7 +36,7 @@ from gpucommons.faces.web.routes.api import Api
 from gpucommons.model.snapshot import AgentReading, Snapshot
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
-from gpucommons.sources.nvml.gpm_access import GpmAccess
+from gpucommons.sources.nvml.gpm import GpmAccess
 
 # Imported where they are used: an agent that does not share GPUs has the scheduler neither in memory nor in its start.
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fakes.nvml.control import FakeNvml
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.sources.nvml.gpm_access import GpmAccess
+from gpucommons.sources.nvml.gpm import GpmAccess
 from gpucommons.sources.nvml.source import NvmlReader
 
 START_WALL_S = 1_700_000_000.0

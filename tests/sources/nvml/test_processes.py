@@ -13,9 +13,15 @@ from fakes.nvml.rig import Rig
 from gpucommons.base.processes import start_ticks
 from gpucommons.model.gpu import GpuProcess
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.nvml.processes import Entry, ProcessList, ProcessRows
-from gpucommons.sources.nvml.samples import FUTURE_AFTER_US, ProcessSample, UsageWindow
-from gpucommons.sources.nvml.start_times import StartTimes
+from gpucommons.sources.nvml.processes import (
+    FUTURE_AFTER_US,
+    Entry,
+    ProcessList,
+    ProcessRows,
+    ProcessSample,
+    StartTimes,
+    UsageWindow,
+)
 
 GIB = 2**30
 UUID = "GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860"

@@ -32,9 +32,8 @@ from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading,
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.thread import SchedulerThread
-from gpucommons.sources.nvml.activity_meter import ActivityMeter
-from gpucommons.sources.nvml.free_memory import free_memory
-from gpucommons.sources.nvml.gpm_access import GpmAccess
+from gpucommons.sources.nvml.activity_meter import ActivityMeter, free_memory
+from gpucommons.sources.nvml.gpm import GpmAccess
 from gpucommons.sources.source import Source, SourceStarting
 
 if TYPE_CHECKING:

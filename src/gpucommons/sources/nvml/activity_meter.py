@@ -1,7 +1,5 @@
-"""Measures the activity of a GPU between two moments that the scheduler chooses, on a thread of its own.
-
-Its methods never wait: a driver call that hangs blocks only this thread, and measurements are missing until it
-returns. GPM's counters move every 100 ms, so `begin` is called at least that long into what is to be measured.
+"""What the scheduler asks of a GPU outside of the regular readings: its activity between two moments, and its
+free memory before a parked program is brought back.
 """
 
 import asyncio
@@ -10,11 +8,18 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+import pynvml
+
 from gpucommons.model.gpu import ActivityMeasurement, GpuActivity
-from gpucommons.sources.nvml.gpm_access import GpmAccess
+from gpucommons.sources.nvml.gpm import GpmAccess
+
+# Measures the activity of a GPU between two moments that the scheduler chooses, on a thread of its own.
+#
+# Its methods never wait: a driver call that hangs blocks only this thread, and measurements are missing until it
+# returns. GPM's counters move every 100 ms, so `begin` is called at least that long into what is to be measured.
 
 log = logging.getLogger(__name__)
 
@@ -123,3 +128,25 @@ class ActivityMeter:
             return None
         activity = GpuActivity(reading.sm_ratio, reading.tensor_ratio, reading.dram_ratio, reading.graphics_ratio)
         return ActivityMeasurement(request.gpu_uuid, request.token, activity, begun.begin_s, end_s)
+
+
+# The free memory of GPUs at this moment, outside of the regular readings: before a parked program is brought back.
+
+
+def free_memory(devices: Iterable[str]) -> Mapping[str, int]:
+    """The free bytes of GPUs and MIG devices by UUID; those that could not be read are left out. Blocks."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    found: dict[str, int] = {}
+    try:
+        for device in devices:
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(device)
+                found[device] = int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free)
+            except pynvml.NVMLError:
+                continue
+    finally:
+        pynvml.nvmlShutdown()
+    return found

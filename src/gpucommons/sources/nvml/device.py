@@ -1,32 +1,116 @@
-"""One GPU in one session: its calls, prepared and sorted into lanes, and the pass over them."""
+"""One GPU in one session: its calls, prepared and sorted into lanes, and the pass over them.
+
+Data over NVLink needs the counters of all links and the previous reading, so that it has a part of its own.
+"""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance
-from gpucommons.sources.nvml import codes, library, mig
-from gpucommons.sources.nvml.call import Call, Handle, Invoke, Slots, Store
-from gpucommons.sources.nvml.gpm import GpmSampler
-from gpucommons.sources.nvml.gpm_access import GpmTarget
-from gpucommons.sources.nvml.lanes import (
+import pynvml
+
+from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance, NvLinkRates
+from gpucommons.sources.nvml import library, mig
+from gpucommons.sources.nvml.gpm import GpmSampler, GpmTarget
+from gpucommons.sources.nvml.kinds import (
+    SLOT,
     SLOW_EVERY_S,
+    Call,
+    FieldValue,
+    Handle,
+    Invoke,
     Lane,
+    Slots,
+    Store,
+    clearing,
     is_cheap_again,
     is_costly,
     remember,
+    value_of,
 )
+from gpucommons.sources.nvml.library import Function
 from gpucommons.sources.nvml.notes import Notes
-from gpucommons.sources.nvml.nvlink_traffic import NvLinkTraffic
 from gpucommons.sources.nvml.processes import (
     LISTS,
     Instance,
     InstanceProcessList,
     ProcessList,
     ProcessRows,
+    ProcessSample,
     ProcessUsage,
 )
-from gpucommons.sources.nvml.samples import ProcessSample
 from gpucommons.sources.nvml.table import ROWS
+
+# Data over NVLink: the counters of all links together, and the rate of each link since the previous reading.
+#
+# One driver call for all of them. The first call requests every possible link; links that the GPU does not have are
+# left out afterwards.
+
+_ALL_LINKS = 2**32 - 1
+_SENT, _RECEIVED = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+_PER_SECOND = 1e6
+_NO_SUCH_LINK = library.SETTLED | {library.INVALID_ARGUMENT, library.NOT_FOUND}
+
+
+class NvLinkTraffic:
+    """`invoke`, `store` and `clear` are those of a Call."""
+
+    def __init__(self, function: Function, handle: Handle, slots: Slots, wall: Callable[[], float]) -> None:
+        self.rates: NvLinkRates | None = None
+        self._function = function
+        self._handle = handle
+        self._slots = slots
+        self._wall = wall
+        self._clear_slots = clearing(slots, "nvlink_tx_kibibytes", "nvlink_rx_kibibytes")
+        self._before: dict[int, tuple[int, int]] = {}
+        self._request((_ALL_LINKS, *range(pynvml.NVML_NVLINK_MAX_LINKS)))
+
+    def _request(self, scopes: tuple[int, ...]) -> None:
+        self._scopes = scopes
+        self._fields = (FieldValue * (2 * len(scopes)))()
+        for place, scope in enumerate(scopes):
+            sent, received = self._fields[2 * place], self._fields[2 * place + 1]
+            sent.field_id, received.field_id = _SENT, _RECEIVED
+            sent.scope_id = received.scope_id = scope
+
+    def invoke(self) -> int:
+        code = self._function(self._handle, len(self._fields), self._fields)
+        return code or int(self._fields[0].code) or int(self._fields[1].code)
+
+    def store(self) -> str | None:
+        now: dict[int, tuple[int, int]] = {}
+        absent: set[int] = set()
+        for place, scope in enumerate(self._scopes):
+            sent, received = self._fields[2 * place], self._fields[2 * place + 1]
+            if sent.code in _NO_SUCH_LINK:
+                absent.add(scope)
+            elif sent.code == received.code == library.OK:
+                at_us = max(sent.timestamp, received.timestamp) or round(self._wall() * _PER_SECOND)
+                now[scope] = (int(value_of(sent) or 0) + int(value_of(received) or 0), at_us)
+        self._slots[SLOT["nvlink_tx_kibibytes"]] = value_of(self._fields[0])
+        self._slots[SLOT["nvlink_rx_kibibytes"]] = value_of(self._fields[1])
+        rates = {scope: rate for scope in now if (rate := self._rate(scope, now[scope])) is not None}
+        total = rates.pop(_ALL_LINKS, None)
+        self.rates = NvLinkRates(total, rates)
+        self._before = now
+        if absent:
+            self._request(tuple(scope for scope in self._scopes if scope not in absent))
+        return None
+
+    def _rate(self, scope: int, now: tuple[int, int]) -> float | None:
+        """None at the first reading, and if the counter or the clock went back."""
+        kibibytes, at_us = now
+        before_kibibytes, before_us = self._before.get(scope, (kibibytes, at_us))
+        if at_us <= before_us or kibibytes < before_kibibytes:
+            return None
+        return (kibibytes - before_kibibytes) / (at_us - before_us) * _PER_SECOND
+
+    def clear(self) -> None:
+        self._clear_slots()
+        self.rates = None
+        self._before = {}
+
+
+# One GPU in one session: its calls, prepared and sorted into lanes, and the pass over them.
 
 MIG_EVERY_S = 5.0
 _MEMORY_TOTAL = GpuReadings._fields.index("memory_total_bytes")
@@ -91,7 +175,7 @@ class NvmlDevice:
             self._run_slow()
         if self._failed_calls and self._failed_calls >= len(self._fast):
             # The GPU exists, but no call succeeds: report it as lost.
-            raise codes.GpuLost("unresponsive")
+            raise library.GpuLost("unresponsive")
         return self._gpu(now_s)
 
     def _run_fast(self) -> None:
@@ -163,17 +247,17 @@ class NvmlDevice:
         )
 
     def _failed(self, call: Call, code: int) -> None:
-        if code in codes.SESSION_LOST:
-            raise codes.SessionLost(code)
-        if code in codes.GPU_LOST:
-            raise codes.GpuLost(codes.name_of(code))
+        if code in library.SESSION_LOST:
+            raise library.SessionLost(code)
+        if code in library.GPU_LOST:
+            raise library.GpuLost(library.name_of(code))
         call.clear()
-        if code in codes.SETTLED:
+        if code in library.SETTLED:
             self._notes.capabilities.refuse(self.identity.uuid, call.key)
             self._rearrange = True
         else:
             self._failed_calls += 1
-            self._notes.fail(call.name, codes.name_of(code))
+            self._notes.fail(call.name, library.name_of(code))
 
     def _gpu(self, now_s: float) -> Gpu:
         return Gpu(

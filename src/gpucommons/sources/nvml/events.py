@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pynvml
 
 from gpucommons.model.gpu import RECENT_S, XidRecord
-from gpucommons.sources.nvml import codes, library
-from gpucommons.sources.nvml.call import Handle
+from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.kinds import Handle
 
 _XID = 0x8
 # Events other than XIDs that matter to an administrator; P-state and clock changes are not errors.
@@ -97,7 +97,7 @@ class EventSet:
         self._set = pynvml.c_nvmlEventSet_t()
         create = library.function("nvmlEventSetCreate")
         self._wait = library.function("nvmlEventSetWait_v2")
-        self._open = create is not None and self._wait is not None and create(byref(self._set)) == codes.OK
+        self._open = create is not None and self._wait is not None and create(byref(self._set)) == library.OK
         self._data = pynvml.c_nvmlEventData_t()
         self._reference = byref(self._data)
         self._no_time = c_uint(0)
@@ -113,10 +113,10 @@ class EventSet:
         supported = library.function("nvmlDeviceGetSupportedEventTypes")
         register = library.function("nvmlDeviceRegisterEvents")
         types = c_ulonglong()
-        if supported is None or register is None or supported(handle, byref(types)) != codes.OK:
+        if supported is None or register is None or supported(handle, byref(types)) != library.OK:
             return False
         types_to_count = types.value & _COUNTED
-        return bool(types_to_count & _XID) and register(handle, c_ulonglong(types_to_count), self._set) == codes.OK
+        return bool(types_to_count & _XID) and register(handle, c_ulonglong(types_to_count), self._set) == library.OK
 
     def poll(self, wall_s: float) -> None:
         """Count all events since the last poll."""
@@ -125,8 +125,8 @@ class EventSet:
             return
         for _ in range(_MOST_PER_PASS):
             code = wait(self._set, self._reference, self._no_time)
-            if code in codes.SESSION_LOST:
-                raise codes.SessionLost(code)
+            if code in library.SESSION_LOST:
+                raise library.SessionLost(code)
             if code:
                 return
             address = ctypes.cast(self._data.device, c_void_p).value

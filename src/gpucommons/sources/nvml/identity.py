@@ -6,8 +6,8 @@ from ctypes import byref, c_int, c_uint
 import pynvml
 
 from gpucommons.model.gpu import GpuIdentity
-from gpucommons.sources.nvml import codes, library
-from gpucommons.sources.nvml.call import Handle
+from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.kinds import Handle
 
 _ARCHITECTURES = {
     value: name.removeprefix("NVML_DEVICE_ARCH_").lower()
@@ -25,11 +25,11 @@ class StaticFacts:
     def numbers(self, name: str, *arguments: int, count: int = 1) -> tuple[int, ...] | None:
         call = library.function(name)
         outs = tuple(c_int() if name.endswith("Capability") else c_uint() for _ in range(count))
-        code = codes.OK if call is None else call(self._handle, *arguments, *map(byref, outs))
-        if code in codes.GPU_LOST:
-            raise codes.GpuLost(codes.name_of(code))
-        if code in codes.SESSION_LOST:
-            raise codes.SessionLost(code)
+        code = library.OK if call is None else call(self._handle, *arguments, *map(byref, outs))
+        if code in library.GPU_LOST:
+            raise library.GpuLost(library.name_of(code))
+        if code in library.SESSION_LOST:
+            raise library.SessionLost(code)
         return None if call is None or code else tuple(out.value for out in outs)
 
     def number(self, name: str, *arguments: int) -> int | None:
@@ -60,7 +60,7 @@ def _pci(handle: Handle) -> tuple[str, int | None]:
     """The address on the bus, and the id of the subsystem."""
     call: Callable[..., int] | None = library.function("nvmlDeviceGetPciInfo_v3")
     out = pynvml.nvmlPciInfo_t()
-    if call is None or call(handle, byref(out)) != codes.OK:
+    if call is None or call(handle, byref(out)) != library.OK:
         return "", None
     return str(out.busId), int(out.pciSubSystemId) or None
 
@@ -76,7 +76,7 @@ def _gpm_supported(handle: Handle) -> bool:
     call = library.function("nvmlGpmQueryDeviceSupport")
     out = pynvml.c_nvmlGpmSupport_t()
     out.version = pynvml.NVML_GPM_SUPPORT_VERSION
-    return call is not None and call(handle, byref(out)) == codes.OK and out.isSupportedDevice == 1
+    return call is not None and call(handle, byref(out)) == library.OK and out.isSupportedDevice == 1
 
 
 def read_identity(handle: Handle, index: int) -> GpuIdentity:
@@ -86,7 +86,7 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
     minor = static.number("nvmlDeviceGetMinorNumber")
     uuid = static.text("nvmlDeviceGetUUID")
     if uuid is None:
-        raise codes.GpuLost("no_uuid")
+        raise library.GpuLost("no_uuid")
     pci_bus_id, pci_subsystem_id = _pci(handle)
     brand = static.number("nvmlDeviceGetBrand")
     constraints = static.numbers("nvmlDeviceGetPowerManagementLimitConstraints", count=2) or (None, None)

@@ -1,24 +1,167 @@
-"""The signatures that NVML's getters have. Each function here makes calls of one of them."""
+"""Driver calls on one GPU, prepared once: arguments and the place of the result are allocated in advance.
+
+NVML's getters have a few signatures; a function here makes calls of one of them. A call runs every second or every
+15 seconds, by its cost on this machine: its lane.
+"""
 
 import math
 from collections.abc import Callable
-from ctypes import byref, c_int, c_uint, c_ulonglong
+from ctypes import Structure, Union, byref, c_double, c_int, c_int64, c_longlong, c_uint, c_ulong, c_ulonglong
+from enum import StrEnum
 from functools import partial
 
 import pynvml
 
-from gpucommons.model.gpu import GpuReadings
-from gpucommons.sources.nvml import codes
-from gpucommons.sources.nvml.call import ABOVE_LIMIT, Clear, Handle, Invoke, Slots, Store
+from gpucommons.model.gpu import GpuReadings, LaneMove
+from gpucommons.sources.nvml import library
 from gpucommons.sources.nvml.library import Function
-from gpucommons.sources.nvml.structs import (
-    FieldValue,
-    Memory,
-    MemoryV2,
-    Utilization,
-    Violation,
-    value_of,
-)
+
+# Which calls run every second and which every 15 seconds, by their cost on this machine. Pure.
+#
+# A call moves to the slow lane if the median of its last five durations exceeds the budget of the fast lane. It moves
+# back after five in a row below half of the budget, so that a call near the budget does not oscillate and a single
+# slow call has no effect. A call that the scheduler depends on stays in the fast lane at any cost.
+
+FAST_BUDGET_S = 0.0025
+FAST_EVERY_S = 1.0
+SLOW_EVERY_S = 15.0
+
+_WINDOW = 5
+_MASK = (1 << _WINDOW) - 1
+_MAJORITY = _WINDOW // 2 + 1
+
+
+class Lane(StrEnum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
+def remember(history: int, hit: bool) -> int:
+    """The last five results as bits, the newest lowest. The median exceeds a limit if three of them do."""
+    return (history << 1 | hit) & _MASK
+
+
+def is_costly(history: int) -> bool:
+    return history.bit_count() >= _MAJORITY
+
+
+def is_cheap_again(history: int) -> bool:
+    return history == _MASK
+
+
+class LaneTable:
+    """The lane of each call. Kept for the life of the agent: a new session does not have to learn it again."""
+
+    def __init__(self) -> None:
+        self.moves: dict[LaneMove, int] = {}
+        self._slow: set[tuple[str, str]] = set()
+
+    def lane(self, uuid: str, call: str, home: Lane) -> Lane:
+        return Lane.SLOW if (uuid, call) in self._slow else home
+
+    def move(self, uuid: str, call: str, to: Lane) -> None:
+        (self._slow.add if to is Lane.SLOW else self._slow.discard)((uuid, call))
+        move = LaneMove(uuid, call, to.value)
+        self.moves[move] = self.moves.get(move, 0) + 1
+
+    def slow_calls(self) -> tuple[LaneMove, ...]:
+        return tuple(LaneMove(uuid, call, Lane.SLOW.value) for uuid, call in sorted(self._slow))
+
+    def forget(self) -> None:
+        """Call when the driver has changed: its costs differ."""
+        self._slow.clear()
+
+
+# One driver call on one GPU, prepared once: its arguments and the place of its result are allocated in advance.
+#
+# What runs every second must cost little more than the call itself, so nothing is looked up or allocated then.
+
+Handle = object
+Slots = list[int | float | None]
+Invoke = Callable[[], int]
+# Stores the result. Returns a reason if the result cannot be right and was dropped.
+Store = Callable[[], str | None]
+Clear = Callable[[], None]
+
+ABOVE_LIMIT = "above_limit"
+
+
+class Call:
+    """`key` is what is remembered if the GPU does not support the call; `history` are the last results of timing it."""
+
+    __slots__ = ("clear", "history", "home", "invoke", "key", "name", "store")
+
+    def __init__(self, name: str, key: str, home: Lane, invoke: Invoke, store: Store, clear: Clear) -> None:
+        self.name = name
+        self.key = key
+        self.home = home
+        self.invoke = invoke
+        self.store = store
+        self.clear = clear
+        self.history = 0
+
+
+# The driver's structures that are read every second, as plain ctypes.
+#
+# nvidia-ml-py's structures read every attribute through a Python function, which costs more than the driver call.
+
+
+class Utilization(Structure):
+    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+
+
+class Memory(Structure):
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class MemoryV2(Structure):
+    _fields_ = (
+        ("version", c_uint),
+        ("total", c_ulonglong),
+        ("reserved", c_ulonglong),
+        ("free", c_ulonglong),
+        ("used", c_ulonglong),
+    )
+
+
+class Value(Union):
+    _fields_ = (
+        ("double", c_double),
+        ("uint", c_uint),
+        ("ulong", c_ulong),
+        ("ulonglong", c_ulonglong),
+        ("longlong", c_longlong),
+        ("int", c_int),
+    )
+
+
+# The member of the union for each value type.
+VALUE_MEMBERS = ("double", "uint", "ulong", "ulonglong", "longlong", "int")
+
+
+class FieldValue(Structure):
+    _fields_ = (
+        ("field_id", c_uint),
+        ("scope_id", c_uint),
+        ("timestamp", c_int64),
+        ("latency_us", c_int64),
+        ("value_type", c_uint),
+        ("code", c_uint),
+        ("value", Value),
+    )
+
+
+def value_of(field: FieldValue) -> int | float | None:
+    """The value, by the type that the driver reports; None for an unknown type."""
+    kind = field.value_type
+    return getattr(field.value, VALUE_MEMBERS[kind]) if kind < len(VALUE_MEMBERS) else None
+
+
+class Violation(Structure):
+    _fields_ = (("reference_time_us", c_ulonglong), ("violation_ns", c_ulonglong))
+
+
+# The signatures that NVML's getters have. Each function here makes calls of one of them.
 
 Made = tuple[Invoke, Store, Clear]
 Maker = Callable[[Function, Handle, Slots], Made]
@@ -208,9 +351,9 @@ def nvlinks(function: Function, handle: Handle, slots: Slots) -> Made:
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             code = function(handle, link, reference)
             if code:
-                return code if link == 0 else codes.OK
+                return code if link == 0 else library.OK
             active += state.value == 1
-        return codes.OK
+        return library.OK
 
     def store() -> str | None:
         slots[slot] = active

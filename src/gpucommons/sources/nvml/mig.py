@@ -12,12 +12,11 @@ from typing import NamedTuple
 import pynvml
 
 from gpucommons.model.gpu import GpmReading, MigInstance, MigMemory
-from gpucommons.sources.nvml import codes, library
-from gpucommons.sources.nvml.call import Handle
+from gpucommons.sources.nvml import library
 from gpucommons.sources.nvml.gpm import GpmSampler
 from gpucommons.sources.nvml.identity import StaticFacts
+from gpucommons.sources.nvml.kinds import Handle, MemoryV2
 from gpucommons.sources.nvml.processes import Instance
-from gpucommons.sources.nvml.structs import MemoryV2
 
 _NOT_SUPPORTED = 3
 Placement = tuple[int, int]
@@ -57,9 +56,9 @@ def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
     """The placement of the instance in the GPU. Only root can read it."""
     by_id, info = library.function("nvmlDeviceGetGpuInstanceById"), library.function("nvmlGpuInstanceGetInfo")
     instance, out = pynvml.c_nvmlGpuInstance_t(), pynvml.c_nvmlGpuInstanceInfo_t()
-    if by_id is None or info is None or by_id(handle, gpu_instance_id, byref(instance)) != codes.OK:
+    if by_id is None or info is None or by_id(handle, gpu_instance_id, byref(instance)) != library.OK:
         return None
-    if info(instance, byref(out)) != codes.OK:
+    if info(instance, byref(out)) != library.OK:
         return None
     return out.placement.start, out.placement.size
 
@@ -74,7 +73,7 @@ def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -
     query = library.function("nvmlDeviceGetAttributes_v2")
     if uuid is None or gpu_instance is None or compute_instance is None or query is None:
         return None
-    if query(mig, byref(attributes)) != codes.OK:
+    if query(mig, byref(attributes)) != library.OK:
         return None
     profile = _profile(name or "", attributes)
     placement = known.get((gpu_instance, profile)) or _placement(device, gpu_instance)
@@ -109,7 +108,7 @@ def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> MigLayout:
     found, without_id = [], 0
     for index in range(count if by_index is not None else 0):
         mig = pynvml.c_nvmlDevice_t()
-        if by_index is not None and by_index(device, c_uint(index), byref(mig)) == codes.OK:
+        if by_index is not None and by_index(device, c_uint(index), byref(mig)) == library.OK:
             instance = _one(device, mig, known)
             if instance is None:
                 without_id += 1
@@ -148,8 +147,8 @@ class MigReadings:
         if self._by_uuid is None:
             return None
         code = self._by_uuid(c_char_p(instance.uuid.encode()), byref(handle))
-        if code in codes.SESSION_LOST:
-            raise codes.SessionLost(code)
+        if code in library.SESSION_LOST:
+            raise library.SessionLost(code)
         if code:
             self.changed = True
             return None
@@ -169,13 +168,13 @@ class MigReadings:
             if handle is None:
                 continue
             code = self._memory_v2(handle, byref(out))
-            if code in codes.SETTLED or code in codes.GPU_LOST or code in codes.SESSION_LOST:
+            if code in library.SETTLED or code in library.GPU_LOST or code in library.SESSION_LOST:
                 return code
             if code:
                 self.changed = True
             else:
                 self._memory[gpu_instance_id] = MigMemory(out.total, out.used, out.free, out.reserved)
-        return codes.OK
+        return library.OK
 
     def clear_memory(self) -> None:
         self._memory = {}
@@ -185,12 +184,12 @@ class MigReadings:
     def invoke_gpm(self) -> int:
         for sampler in self._samplers.values():
             code = sampler.invoke()
-            if code in codes.SETTLED or code in codes.GPU_LOST or code in codes.SESSION_LOST:
+            if code in library.SETTLED or code in library.GPU_LOST or code in library.SESSION_LOST:
                 return code
             if code:
                 sampler.clear()
                 self.changed = True
-        return codes.OK
+        return library.OK
 
     def store_gpm(self) -> str | None:
         dropped = None

@@ -1,15 +1,111 @@
-"""What the reader keeps from one session with the driver to the next: counts, unsupported calls, lanes."""
+"""What the reader keeps from one session with the driver to the next: counts, unsupported calls, lanes, GPUs.
 
-from collections.abc import Callable, Mapping
+A GPU that was ever seen is present, or lost, since when and why.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpucommons.model.gpu import LaneMove
-from gpucommons.sources.nvml.clock_history import ClockHistory
+from gpucommons.model.gpu import CLOCK_SAMPLE_EVERY_S, RECENT_S, ClockSample, GpuIdentity, LaneMove
 from gpucommons.sources.nvml.events import EventCounts
-from gpucommons.sources.nvml.lanes import FAST_BUDGET_S, Lane, LaneTable
-from gpucommons.sources.nvml.roster import Roster
-from gpucommons.sources.nvml.start_times import StartTimes
+from gpucommons.sources.nvml.kinds import FAST_BUDGET_S, Lane, LaneTable
+from gpucommons.sources.nvml.processes import StartTimes
+
+# Samples of each GPU's throttle mask over the last hour, for counts within a window. Pure.
+#
+# Kept for the life of the agent: a new session with the driver does not clear it.
+
+_MOST_SAMPLES = round(RECENT_S / CLOCK_SAMPLE_EVERY_S)
+
+
+class ClockHistory:
+    def __init__(self) -> None:
+        self._samples: dict[str, tuple[ClockSample, ...]] = {}
+        self._due_s: dict[str, float] = {}
+
+    def see(self, uuid: str, now_s: float, wall_s: float, mask: float | None) -> tuple[ClockSample, ...]:
+        """The samples up to now, including this mask if a sample is due. `now_s` is monotonic."""
+        samples = self._samples.get(uuid, ())
+        if mask is None or now_s < self._due_s.get(uuid, now_s):
+            return samples
+        self._due_s[uuid] = now_s + CLOCK_SAMPLE_EVERY_S
+        samples = self._samples[uuid] = (*samples[-_MOST_SAMPLES + 1 :], ClockSample(wall_s, int(mask)))
+        return samples
+
+
+# Every GPU that was ever seen: present, or lost, since when and why. Pure: the time is passed in.
+
+
+@dataclass(slots=True)
+class RosterEntry:
+    identity: GpuIdentity
+    up: bool
+    since_wall_s: float
+    reason: str = ""
+
+
+class Roster:
+    def __init__(self) -> None:
+        self._entries: dict[str, RosterEntry] = {}
+        self._most_enumerated = 0
+        self._unidentified = 0
+        self.present = 0
+
+    def enumerated(self, count: int) -> None:
+        """The number of GPUs that the driver counts, including those that cannot be opened."""
+        self._most_enumerated = max(self._most_enumerated, count)
+
+    def unopened(self, count: int) -> bool:
+        """Takes the number that cannot be opened. True if more of them than before have never been identified: those
+        that are known, or were reported already, are not news."""
+        unidentified = count - len(self._entries) + self.present
+        more, self._unidentified = unidentified > self._unidentified, unidentified
+        return more
+
+    def found(self, identity: GpuIdentity, wall_s: float) -> bool:
+        """Records a GPU that answers. True if it was lost before."""
+        known = self._entries.get(identity.uuid)
+        returned = known is not None and not known.up
+        if known is None or returned:
+            self._entries[identity.uuid] = RosterEntry(identity, True, wall_s)
+            self.present += 1
+        else:
+            known.identity = identity
+        return returned
+
+    def lost(self, uuid: str, reason: str, wall_s: float) -> bool:
+        """Records a GPU that no longer answers. True if it did until now."""
+        entry = self._entries[uuid]
+        if not entry.up:
+            return False
+        self._entries[uuid] = RosterEntry(entry.identity, False, wall_s, reason)
+        self.present -= 1
+        return True
+
+    def missing(self, present: set[str], wall_s: float) -> list[RosterEntry]:
+        """After an enumeration: marks those that are not in it as lost, and returns them."""
+        gone = [uuid for uuid, entry in self._entries.items() if entry.up and uuid not in present]
+        for uuid in gone:
+            self.lost(uuid, "not_enumerated", wall_s)
+        return [self._entries[uuid] for uuid in gone]
+
+    def entry(self, uuid: str) -> RosterEntry:
+        return self._entries[uuid]
+
+    def absentees(self) -> Iterator[RosterEntry]:
+        return (entry for entry in self._entries.values() if not entry.up)
+
+    @property
+    def expected(self) -> int:
+        return max(len(self._entries), self._most_enumerated)
+
+    @property
+    def complete(self) -> bool:
+        return self.present == self.expected
+
+
+# What the reader keeps from one session with the driver to the next: counts, unsupported calls, lanes.
 
 
 class Capabilities:

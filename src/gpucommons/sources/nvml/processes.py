@@ -1,21 +1,138 @@
-"""The processes of one GPU: three lists merged, with memory and utilisation.
+"""The processes of one GPU: three lists merged, with memory, utilisation and start times.
 
-Each list is requested once, with room to spare; nvidia-ml-py's wrappers request the length first, which doubles the
-cost. Impossible pids and sizes are dropped. There may be tens of thousands of rows: a list is kept as the driver's
-bytes, and a row that has not changed since the last pass is the same object.
+Pid and start time identify a process. Samples of utilisation are checked for plausibility.
 """
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_uint, c_ulonglong
+from pathlib import Path
 from struct import Struct
 
+from gpucommons.base.processes import start_ticks
 from gpucommons.model.gpu import GpuProcess
-from gpucommons.sources.nvml import codes
-from gpucommons.sources.nvml.call import Handle
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.sources.host.procfs import read_file
+from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.kinds import Handle
 from gpucommons.sources.nvml.library import Function
-from gpucommons.sources.nvml.samples import ProcessSample, UsageWindow
-from gpucommons.sources.nvml.start_times import StartTimes
+
+# Start times of the processes on GPUs: pid and start time identify a process. Read once for each new pid.
+
+
+class StartTimes:
+    """A pid that is not in this /proc, because of another pid namespace or because it has ended, has no key."""
+
+    def __init__(self, procfs: Path) -> None:
+        self._procfs = procfs
+        self._known: dict[int, ProcessKey | None] = {}
+        self._used: dict[int, ProcessKey | None] = {}
+
+    def key_of(self, pid: int) -> ProcessKey | None:
+        if pid in self._used:
+            return self._used[pid]
+        key = self._known[pid] if pid in self._known else self._read(pid)
+        self._used[pid] = key
+        return key
+
+    def end_pass(self) -> None:
+        """Forget the pids that were not used in this pass: one that comes back later is another process."""
+        self._known, self._used = self._used, {}
+
+    def _read(self, pid: int) -> ProcessKey | None:
+        try:
+            return ProcessKey(pid, start_ticks(read_file(self._procfs, f"{pid}/stat")))
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+# Utilisation samples of processes: which are plausible, and the newest of each process. Pure.
+#
+# The driver keeps a buffer of time-stamped samples and returns those after a given time. Samples from the future, from
+# long ago, or above 100 % are dropped, and their time stamps are ignored.
+#
+# On a GPU that several processes use, the driver has no sample of a process for a time in which it was idle. So a
+# process whose newest sample is older than that of another one, by more than the time between two samples, has been
+# idle since.
+
+STALE_AFTER_US = 5_000_000
+FUTURE_AFTER_US = 2_000_000
+# Samples of a busy process are 0.2 to 0.8 s apart (H200, driver 580).
+IDLE_AFTER_US = 1_500_000
+
+
+# A plain tuple: there may be one for each process on each GPU, each second.
+# time in microseconds; SM, memory, encoder and decoder time in percent
+ProcessSample = tuple[int, int, int, int, int]
+
+
+def reason_to_drop(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None:
+    """Why this sample cannot be right, or None."""
+    time_us, sm, memory, encoder, decoder = sample
+    if time_us > now_us + FUTURE_AFTER_US:
+        return "future"
+    if time_us < now_us - stale_after_us:
+        return "stale"
+    if sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
+        return "above_100"
+    return None
+
+
+class UsageWindow:
+    """The newest samples of the processes of one GPU, and the time from which to request more."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, ProcessSample] = {}
+        # Equal samples of a pass are one object: most processes on a GPU are idle at the same time.
+        self._shared: dict[ProcessSample, ProcessSample] = {}
+        self._last_seen_us = 0
+        self._asked_us = 0
+        self._stale_after_us = STALE_AFTER_US
+
+    def request_since(self, now_us: int) -> int:
+        """The time after which to request samples. A clock that was set back clears the window."""
+        self._shared.clear()
+        if self._asked_us:
+            # In the slow lane, where it is requested every 15 s, a sample stays the newest for longer.
+            self._stale_after_us = max(STALE_AFTER_US, 2 * (now_us - self._asked_us))
+        self._asked_us = now_us
+        if self._last_seen_us > now_us + FUTURE_AFTER_US:
+            self._last_seen_us = 0
+            self._newest.clear()
+        return max(self._last_seen_us, now_us - self._stale_after_us)
+
+    def add(self, pid: int, sample: ProcessSample, now_us: int) -> str | None:
+        """Add a sample, or return the reason why it was dropped."""
+        reason = reason_to_drop(sample, now_us, self._stale_after_us)
+        if reason is None:
+            time_us = sample[0]
+            known = self._newest.get(pid)
+            if known is None or time_us >= known[0]:
+                self._newest[pid] = self._shared.setdefault(sample, sample)
+            if time_us > self._last_seen_us:
+                self._last_seen_us = time_us
+        return reason
+
+    def current(self, now_us: int) -> dict[int, ProcessSample]:
+        """The newest sample of each process, if it is fresh; zeros for one that has been idle since."""
+        oldest_us = now_us - self._stale_after_us
+        if any(sample[0] < oldest_us for sample in self._newest.values()):
+            self._newest = {pid: sample for pid, sample in self._newest.items() if sample[0] >= oldest_us}
+        idle_us = self._last_seen_us - IDLE_AFTER_US
+        for pid, sample in self._newest.items():
+            if sample[0] < idle_us and any(sample[1:]):
+                self._newest[pid] = (sample[0], 0, 0, 0, 0)
+        return self._newest
+
+    def clear(self) -> None:
+        self._newest.clear()
+
+
+# The processes of one GPU: three lists merged, with memory and utilisation.
+#
+# Each list is requested once, with room to spare; nvidia-ml-py's wrappers request the length first, which doubles the
+# cost. Impossible pids and sizes are dropped. There may be tens of thousands of rows: a list is kept as the driver's
+# bytes, and a row that has not changed since the last pass is the same object.
 
 _NOT_AVAILABLE_BYTES = 2**64 - 1
 _NO_INSTANCE = 2**32 - 1
@@ -88,7 +205,7 @@ class ProcessList:
     def _request(self, handle: Handle) -> int:
         self._count.value = self._capacity
         code = self._function(handle, self._count_reference, self._buffer)
-        while code == codes.INSUFFICIENT_SIZE:
+        while code == library.INSUFFICIENT_SIZE:
             self._make_room(_roomier(self._count.value, self._capacity))
             self._count.value = self._capacity
             code = self._function(handle, self._count_reference, self._buffer)
@@ -135,7 +252,7 @@ class InstanceProcessList(ProcessList):
                 return code
             found.append((self._returned(), gpu_instance_id, compute_instance_id))
         self.listed = tuple(found)
-        return codes.OK
+        return library.OK
 
 
 class ProcessUsage:
@@ -170,19 +287,19 @@ class ProcessUsage:
     def invoke(self) -> int:
         if self._has_no_processes():
             self._count.value = 0
-            return codes.OK
+            return library.OK
         self._now_us = round(self._wall() * 1e6)
         since = c_ulonglong(self.window.request_since(self._now_us))
         self._count.value = self._capacity
         code = self._function(self._handle, self._buffer, self._count_reference, since)
-        while code == codes.INSUFFICIENT_SIZE:
+        while code == library.INSUFFICIENT_SIZE:
             self._make_room(_roomier(self._count.value, self._capacity))
             self._count.value = self._capacity
             code = self._function(self._handle, self._buffer, self._count_reference, since)
-        if code == codes.NOT_FOUND:
+        if code == library.NOT_FOUND:
             # There is no newer sample.
             self._count.value = 0
-            return codes.OK
+            return library.OK
         return code
 
     def store(self) -> str | None:

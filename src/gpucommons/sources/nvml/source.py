@@ -1,22 +1,162 @@
 """Reads the GPUs through NVML: keeps a session with the driver and restarts it when necessary.
 
-Runs on the thread of its source and starts no other. A driver call that hangs blocks only this thread.
+A session finds the GPUs and reads all of them, from the start of the library to its end.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
+from ctypes import byref, c_int, c_uint
 from pathlib import Path
 
+import pynvml
+
 from gpucommons.base.backoff import RetrySchedule
-from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.sources.nvml import codes, library
-from gpucommons.sources.nvml.gpm_access import GpmAccess
-from gpucommons.sources.nvml.lanes import FAST_BUDGET_S
+from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading
+from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.device import NvmlDevice
+from gpucommons.sources.nvml.events import EventSet
+from gpucommons.sources.nvml.gpm import GpmAccess, GpmTarget
+from gpucommons.sources.nvml.identity import read_identity
+from gpucommons.sources.nvml.kinds import FAST_BUDGET_S, SLOW_EVERY_S, Handle
 from gpucommons.sources.nvml.notes import Notes
-from gpucommons.sources.nvml.session import Session
-from gpucommons.sources.nvml.start_times import StartTimes
+from gpucommons.sources.nvml.processes import StartTimes
 from gpucommons.sources.source import SourceAbsent, SourceError
+
+# One session with the driver, from start to end: finds the GPUs, and reads all of them.
+
+log = logging.getLogger(__name__)
+
+
+def _cuda_version() -> str:
+    query = library.function("nvmlSystemGetCudaDriverVersion_v2")
+    version = c_int()
+    if query is None or query(byref(version)) != library.OK:
+        return ""
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _peer_links(gpus: list[tuple[Handle, str]]) -> dict[tuple[str, str], int]:
+    """The state of NVLink between each two GPUs, which only changes with the hardware or the driver's settings."""
+    query = library.function("nvmlDeviceGetP2PStatus")
+    found: dict[tuple[str, str], int] = {}
+    if query is None:
+        return found
+    status = c_int()
+    for handle, uuid in gpus:
+        for peer, peer_uuid in gpus:
+            if (
+                peer is not handle
+                and query(handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK, byref(status)) == library.OK
+            ):
+                found[uuid, peer_uuid] = status.value
+    return found
+
+
+class Session:
+    """Opened after the library has been started; `close` before it is stopped."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._devices: list[NvmlDevice] = []
+        self._events = EventSet(notes.events)
+        self.peer_links: dict[tuple[str, str], int] = {}
+        try:
+            self.driver_version = library.text("nvmlSystemGetDriverVersion")
+            self.nvml_version = library.text("nvmlSystemGetNVMLVersion")
+            self.cuda_version = _cuda_version()
+            if notes.meet_driver(self.driver_version):
+                log.info("the NVIDIA driver is now %s", self.driver_version)
+            self._find()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find(self) -> None:
+        """Open every GPU that the driver counts. One that cannot be opened is expected, but not present."""
+        count = c_uint()
+        query = library.function("nvmlDeviceGetCount_v2")
+        code = library.OK if query is None else query(byref(count))
+        if code:
+            raise library.SessionLost(code)
+        roster, wall_s = self._notes.roster, self._notes.wall()
+        unopened: list[str] = []
+        opened: list[tuple[Handle, str]] = []
+        roster.enumerated(count.value)
+        for index in range(count.value):
+            try:
+                handle, identity = self._open(index)
+            except library.GpuLost as lost:
+                unopened.append(f"GPU {index} cannot be opened: {lost.reason}")
+                continue
+            if roster.found(identity, wall_s):
+                log.info("GPU %d (%s) is back", index, identity.uuid)
+            opened.append((handle, identity.uuid))
+            since_wall_s = roster.entry(identity.uuid).since_wall_s
+            self._devices.append(NvmlDevice(handle, identity, since_wall_s, self._notes))
+        for entry in roster.missing({device.identity.uuid for device in self._devices}, wall_s):
+            log.error("GPU %s at %s is gone", entry.identity.uuid, entry.identity.pci_bus_id)
+        if roster.unopened(len(unopened)):
+            for line in unopened:
+                log.error(line)
+
+        self.peer_links = _peer_links(opened)
+
+    def _open(self, index: int) -> tuple[Handle, GpuIdentity]:
+        handle = pynvml.c_nvmlDevice_t()
+        query = library.function("nvmlDeviceGetHandleByIndex_v2")
+        if query is None:
+            raise library.GpuLost("no_handle")
+        code = query(c_uint(index), byref(handle))
+        if code in library.SESSION_LOST:
+            raise library.SessionLost(code)
+        if code:
+            raise library.GpuLost(library.name_of(code))
+        identity = read_identity(handle, index)
+        self._events.watch(handle, identity.uuid)
+        return handle, identity
+
+    @property
+    def mig_pending(self) -> bool:
+        return any(device.mig_pending for device in self._devices)
+
+    def read(self, now_s: float) -> list[Gpu]:
+        """The GPUs that answer, by index. A GPU that is lost is left out from then on."""
+        self._events.poll(self._notes.wall())
+        gpus = []
+        lost = []
+        for position, device in enumerate(self._devices):
+            try:
+                gpus.append(device.read(now_s, SLOW_EVERY_S * position / len(self._devices)))
+            except library.GpuLost as gone:
+                lost.append(device)
+                self._lose(device, gone.reason)
+        for device in lost:
+            self._devices.remove(device)
+        self._notes.start_times.end_pass()
+        return gpus
+
+    def gpm_targets(self) -> dict[str, GpmTarget]:
+        """The GPUs and MIG devices with GPM, by UUID."""
+        return dict(target for device in self._devices for target in device.gpm_targets())
+
+    def _lose(self, device: NvmlDevice, reason: str) -> None:
+        identity = device.identity
+        device.close()
+        if self._notes.roster.lost(identity.uuid, reason, self._notes.wall()):
+            log.error("GPU %d (%s) at %s: %s", identity.index, identity.uuid, identity.pci_bus_id, reason)
+
+    def close(self) -> None:
+        for device in self._devices:
+            device.close()
+        self._devices = []
+        self._events.close()
+
+
+# Reads the GPUs through NVML: keeps a session with the driver and restarts it when necessary.
+#
+# Runs on the thread of its source and starts no other. A driver call that hangs blocks only this thread.
 
 _KERNEL_CHECK_EVERY_S = 15.0
 _STEP_ASIDE_S = 3.0
@@ -59,7 +199,7 @@ class NvmlReader:
             session = self._connect(now_s)
         try:
             gpus = session.read(now_s)
-        except codes.SessionLost as lost:
+        except library.SessionLost as lost:
             self._disconnect()
             raise self._refusal(lost.code, now_s) from lost
         self._step_aside(session, now_s)
@@ -80,10 +220,10 @@ class NvmlReader:
             library.start()
             try:
                 session = Session(self._notes)
-            except codes.SessionLost:
+            except library.SessionLost:
                 library.stop()
                 raise
-        except codes.SessionLost as lost:
+        except library.SessionLost as lost:
             raise self._refusal(lost.code, now_s) from lost
         self._session = session
         self._connections += 1
@@ -104,14 +244,14 @@ class NvmlReader:
 
     def _refusal(self, code: int, now_s: float) -> SourceError | SourceAbsent:
         """Why there is no session, as an exception for the sampler."""
-        if code == codes.LIBRARY_NOT_FOUND:
+        if code == library.LIBRARY_NOT_FOUND:
             return SourceAbsent(
                 "no NVIDIA driver: libnvidia-ml.so.1 is not found",
                 "install the NVIDIA driver; in a container, run it with the NVIDIA runtime (--gpus all)",
             )
-        if code == codes.DRIVER_NOT_LOADED and not self._connections:
+        if code == library.DRIVER_NOT_LOADED and not self._connections:
             return SourceAbsent("the NVIDIA driver is installed but not loaded", "load it with: modprobe nvidia")
-        if code == codes.VERSION_MISMATCH and self._session is None:
+        if code == library.VERSION_MISMATCH and self._session is None:
             # The library file was replaced while it was loaded, or the kernel still runs the old module.
             library.unload()
         self._retry.postpone(now_s)
@@ -183,7 +323,7 @@ class NvmlReader:
 
 def _refused(code: int) -> SourceError:
     """A new exception each time: one that is raised repeatedly accumulates tracebacks."""
-    return SourceError(codes.name_of(code), f"NVML: {library.error_text(code)}")
+    return SourceError(library.name_of(code), f"NVML: {library.error_text(code)}")
 
 
 def _stepping_aside() -> SourceError:

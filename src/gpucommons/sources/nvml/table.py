@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import pynvml
 
 from gpucommons.sources.nvml import kinds
-from gpucommons.sources.nvml.kinds import Maker
-from gpucommons.sources.nvml.lanes import Lane
+from gpucommons.sources.nvml.kinds import Lane, Maker
 
 # No board exceeds these limits: a larger value is not a measurement.
 _MOST_MILLIWATTS = 20_000_000
