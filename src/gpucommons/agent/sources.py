@@ -64,8 +64,8 @@ from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from gpucommons.sources.kubernetes.pods import LabelPatterns
 from gpucommons.sources.kubernetes.source import KubeletPodFollower, PodFollower
 from gpucommons.sources.mapping_files import AllocationRatioReader, JobMappingReader, parse_allocation_ratios
+from gpucommons.sources.nvml.calls import FAST_EVERY_S
 from gpucommons.sources.nvml.gpm import GpmAccess
-from gpucommons.sources.nvml.kinds import FAST_EVERY_S
 from gpucommons.sources.nvml.source import NvmlReader
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.people.users import UsersReader, host_root

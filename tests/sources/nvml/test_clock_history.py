@@ -4,7 +4,7 @@ import pytest
 
 from fakes.nvml.rig import START_WALL_S, Rig
 from gpucommons.model.gpu import ClockSample
-from gpucommons.sources.nvml.notes import ClockHistory
+from gpucommons.sources.nvml.reader_state import ClockHistory
 from gpucommons.sources.source import SourceError
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fakes.nvml.rig import Rig
 from gpucommons.model.gpu import LaneMove
-from gpucommons.sources.nvml.kinds import Lane, LaneTable, is_cheap_again, is_costly, remember
+from gpucommons.sources.nvml.calls import Lane, LaneTable, is_cheap_again, is_costly, remember
 
 UUID = "GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860"
 BUDGET = 10.0

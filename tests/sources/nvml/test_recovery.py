@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.nvml.rig import START_WALL_S, Rig
 from gpucommons.model.gpu import GpuIdentity
-from gpucommons.sources.nvml.notes import Roster
+from gpucommons.sources.nvml.reader_state import Roster
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 UNINITIALIZED, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 1, 9, 15, 18, 999

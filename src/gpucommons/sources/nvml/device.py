@@ -10,8 +10,7 @@ import pynvml
 
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance, NvLinkRates
 from gpucommons.sources.nvml import library, mig
-from gpucommons.sources.nvml.gpm import GpmSampler, GpmTarget
-from gpucommons.sources.nvml.kinds import (
+from gpucommons.sources.nvml.calls import (
     SLOT,
     SLOW_EVERY_S,
     Call,
@@ -27,8 +26,8 @@ from gpucommons.sources.nvml.kinds import (
     remember,
     value_of,
 )
+from gpucommons.sources.nvml.gpm import GpmSampler, GpmTarget
 from gpucommons.sources.nvml.library import Function
-from gpucommons.sources.nvml.notes import Notes
 from gpucommons.sources.nvml.processes import (
     LISTS,
     Instance,
@@ -38,6 +37,7 @@ from gpucommons.sources.nvml.processes import (
     ProcessSample,
     ProcessUsage,
 )
+from gpucommons.sources.nvml.reader_state import Notes
 from gpucommons.sources.nvml.table import ROWS
 
 # Data over NVLink: the counters of all links together, and the rate of each link since the previous reading.

@@ -12,7 +12,7 @@ import pynvml
 
 from gpucommons.model.gpu import RECENT_S, XidRecord
 from gpucommons.sources.nvml import library
-from gpucommons.sources.nvml.kinds import Handle
+from gpucommons.sources.nvml.calls import Handle
 
 _XID = 0x8
 # Events other than XIDs that matter to an administrator; P-state and clock changes are not errors.

@@ -16,7 +16,7 @@ import pynvml
 
 from gpucommons.model.gpu import GpmReading
 from gpucommons.sources.nvml import library
-from gpucommons.sources.nvml.kinds import ABOVE_LIMIT, Handle
+from gpucommons.sources.nvml.calls import ABOVE_LIMIT, Handle
 
 # GPM, the profiling metrics of Hopper and newer GPUs: each is the difference of two samples, one pass apart.
 #

@@ -7,7 +7,7 @@ import pynvml
 
 from gpucommons.model.gpu import GpuIdentity
 from gpucommons.sources.nvml import library
-from gpucommons.sources.nvml.kinds import Handle
+from gpucommons.sources.nvml.calls import Handle
 
 _ARCHITECTURES = {
     value: name.removeprefix("NVML_DEVICE_ARCH_").lower()

@@ -13,9 +13,9 @@ import pynvml
 
 from gpucommons.model.gpu import GpmReading, MigInstance, MigMemory
 from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.calls import Handle, MemoryV2
 from gpucommons.sources.nvml.gpm import GpmSampler
 from gpucommons.sources.nvml.identity import StaticFacts
-from gpucommons.sources.nvml.kinds import Handle, MemoryV2
 from gpucommons.sources.nvml.processes import Instance
 
 _NOT_SUPPORTED = 3

@@ -14,7 +14,7 @@ from gpucommons.model.gpu import GpuProcess
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.sources.host.procfs import read_file
 from gpucommons.sources.nvml import library
-from gpucommons.sources.nvml.kinds import Handle
+from gpucommons.sources.nvml.calls import Handle
 from gpucommons.sources.nvml.library import Function
 
 # Start times of the processes on GPUs: pid and start time identify a process. Read once for each new pid.

@@ -15,13 +15,13 @@ import pynvml
 from gpucommons.base.backoff import RetrySchedule
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading
 from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.calls import FAST_BUDGET_S, SLOW_EVERY_S, Handle
 from gpucommons.sources.nvml.device import NvmlDevice
 from gpucommons.sources.nvml.events import EventSet
 from gpucommons.sources.nvml.gpm import GpmAccess, GpmTarget
 from gpucommons.sources.nvml.identity import read_identity
-from gpucommons.sources.nvml.kinds import FAST_BUDGET_S, SLOW_EVERY_S, Handle
-from gpucommons.sources.nvml.notes import Notes
 from gpucommons.sources.nvml.processes import StartTimes
+from gpucommons.sources.nvml.reader_state import Notes
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 # One session with the driver, from start to end: finds the GPUs, and reads all of them.

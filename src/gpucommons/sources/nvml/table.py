@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pynvml
 
-from gpucommons.sources.nvml import kinds
-from gpucommons.sources.nvml.kinds import Lane, Maker
+from gpucommons.sources.nvml import calls
+from gpucommons.sources.nvml.calls import Lane, Maker
 
 # No board exceeds these limits: a larger value is not a measurement.
 _MOST_MILLIWATTS = 20_000_000
@@ -38,37 +38,37 @@ def _slow(name: str, *getters: tuple[str, Maker]) -> ReadingRow:
 
 
 def _clock(name: str, kind: int) -> ReadingRow:
-    reading = kinds.number(f"{name}_mhz", kind, at_most=_MOST_MHZ)
+    reading = calls.number(f"{name}_mhz", kind, at_most=_MOST_MHZ)
     return _fast(name, ("nvmlDeviceGetClockInfo", reading))
 
 
 def _ecc(name: str, error: int, counter: int) -> ReadingRow:
-    reading = kinds.number(name, error, counter, ctype=c_ulonglong)
+    reading = calls.number(name, error, counter, ctype=c_ulonglong)
     return _slow(name, ("nvmlDeviceGetTotalEccErrors", reading))
 
 
 def _field(name: str, field_id: int) -> tuple[str, Maker]:
-    return "nvmlDeviceGetFieldValues", kinds.field(name, field_id)
+    return "nvmlDeviceGetFieldValues", calls.field(name, field_id)
 
 
-_THROTTLE = kinds.number("throttle_mask", ctype=c_ulonglong)
+_THROTTLE = calls.number("throttle_mask", ctype=c_ulonglong)
 
 ROWS: tuple[ReadingRow, ...] = (
-    _fast("utilization", ("nvmlDeviceGetUtilizationRates", kinds.utilization)),
+    _fast("utilization", ("nvmlDeviceGetUtilizationRates", calls.utilization)),
     _fast(
         "memory",
-        ("nvmlDeviceGetMemoryInfo_v2", kinds.memory_v2),
-        ("nvmlDeviceGetMemoryInfo", kinds.memory_v1),
+        ("nvmlDeviceGetMemoryInfo_v2", calls.memory_v2),
+        ("nvmlDeviceGetMemoryInfo", calls.memory_v1),
     ),
     _fast(
         "power",
-        ("nvmlDeviceGetPowerUsage", kinds.number("power_watts", scale=0.001, at_most=_MOST_MILLIWATTS)),
+        ("nvmlDeviceGetPowerUsage", calls.number("power_watts", scale=0.001, at_most=_MOST_MILLIWATTS)),
     ),
     _fast(
         "temperature",
         (
             "nvmlDeviceGetTemperature",
-            kinds.number("temperature_celsius", pynvml.NVML_TEMPERATURE_GPU, at_most=_MOST_CELSIUS),
+            calls.number("temperature_celsius", pynvml.NVML_TEMPERATURE_GPU, at_most=_MOST_CELSIUS),
         ),
     ),
     _fast("memory_temperature", _field("memory_temperature_celsius", pynvml.NVML_FI_DEV_MEMORY_TEMP)),
@@ -76,15 +76,15 @@ ROWS: tuple[ReadingRow, ...] = (
     _clock("clock_sm", pynvml.NVML_CLOCK_SM),
     _clock("clock_memory", pynvml.NVML_CLOCK_MEM),
     _clock("clock_video", pynvml.NVML_CLOCK_VIDEO),
-    _fast("encoder", ("nvmlDeviceGetEncoderUtilization", kinds.engine("encoder_percent"))),
-    _fast("decoder", ("nvmlDeviceGetDecoderUtilization", kinds.engine("decoder_percent"))),
-    _fast("jpeg", ("nvmlDeviceGetJpgUtilization", kinds.engine("jpeg_percent"))),
-    _fast("ofa", ("nvmlDeviceGetOfaUtilization", kinds.engine("ofa_percent"))),
+    _fast("encoder", ("nvmlDeviceGetEncoderUtilization", calls.engine("encoder_percent"))),
+    _fast("decoder", ("nvmlDeviceGetDecoderUtilization", calls.engine("decoder_percent"))),
+    _fast("jpeg", ("nvmlDeviceGetJpgUtilization", calls.engine("jpeg_percent"))),
+    _fast("ofa", ("nvmlDeviceGetOfaUtilization", calls.engine("ofa_percent"))),
     _fast(
         "performance_state",
         (
             "nvmlDeviceGetPerformanceState",
-            kinds.number("performance_state", ctype=c_int, unknown=_UNKNOWN_PERFORMANCE_STATE),
+            calls.number("performance_state", ctype=c_int, unknown=_UNKNOWN_PERFORMANCE_STATE),
         ),
     ),
     _fast(
@@ -92,49 +92,49 @@ ROWS: tuple[ReadingRow, ...] = (
         ("nvmlDeviceGetCurrentClocksEventReasons", _THROTTLE),
         ("nvmlDeviceGetCurrentClocksThrottleReasons", _THROTTLE),
     ),
-    _fast("fan", ("nvmlDeviceGetFanSpeed", kinds.number("fan_percent"))),
+    _fast("fan", ("nvmlDeviceGetFanSpeed", calls.number("fan_percent"))),
     _fast(
         "energy",
-        ("nvmlDeviceGetTotalEnergyConsumption", kinds.number("energy_millijoules", ctype=c_ulonglong)),
+        ("nvmlDeviceGetTotalEnergyConsumption", calls.number("energy_millijoules", ctype=c_ulonglong)),
     ),
     _fast(
         "pcie_tx",
-        ("nvmlDeviceGetPcieThroughput", kinds.number("pcie_tx_bytes_per_s", 0, scale=1000)),
+        ("nvmlDeviceGetPcieThroughput", calls.number("pcie_tx_bytes_per_s", 0, scale=1000)),
         unless_gpm=True,
     ),
     _fast(
         "pcie_rx",
-        ("nvmlDeviceGetPcieThroughput", kinds.number("pcie_rx_bytes_per_s", 1, scale=1000)),
+        ("nvmlDeviceGetPcieThroughput", calls.number("pcie_rx_bytes_per_s", 1, scale=1000)),
         unless_gpm=True,
     ),
     _slow(
         "power_limit",
-        ("nvmlDeviceGetEnforcedPowerLimit", kinds.number("power_limit_watts", scale=0.001)),
+        ("nvmlDeviceGetEnforcedPowerLimit", calls.number("power_limit_watts", scale=0.001)),
     ),
     _slow(
         "power_limit_set",
-        ("nvmlDeviceGetPowerManagementLimit", kinds.number("power_limit_set_watts", scale=0.001)),
+        ("nvmlDeviceGetPowerManagementLimit", calls.number("power_limit_set_watts", scale=0.001)),
     ),
-    _slow("pcie_generation", ("nvmlDeviceGetCurrPcieLinkGeneration", kinds.number("pcie_generation"))),
-    _slow("pcie_width", ("nvmlDeviceGetCurrPcieLinkWidth", kinds.number("pcie_width"))),
-    _slow("pcie_replays", ("nvmlDeviceGetPcieReplayCounter", kinds.number("pcie_replays"))),
+    _slow("pcie_generation", ("nvmlDeviceGetCurrPcieLinkGeneration", calls.number("pcie_generation"))),
+    _slow("pcie_width", ("nvmlDeviceGetCurrPcieLinkWidth", calls.number("pcie_width"))),
+    _slow("pcie_replays", ("nvmlDeviceGetPcieReplayCounter", calls.number("pcie_replays"))),
     _ecc("ecc_corrected_volatile", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC),
     _ecc("ecc_uncorrected_volatile", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC),
     _ecc("ecc_corrected_aggregate", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_AGGREGATE_ECC),
     _ecc("ecc_uncorrected_aggregate", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
-    _slow("remapped_rows", ("nvmlDeviceGetRemappedRows", kinds.remapped_rows)),
+    _slow("remapped_rows", ("nvmlDeviceGetRemappedRows", calls.remapped_rows)),
     _slow(
         "power_violation",
         (
             "nvmlDeviceGetViolationStatus",
-            kinds.violation("power_violation_ns", pynvml.NVML_PERF_POLICY_POWER),
+            calls.violation("power_violation_ns", pynvml.NVML_PERF_POLICY_POWER),
         ),
     ),
     _slow(
         "thermal_violation",
         (
             "nvmlDeviceGetViolationStatus",
-            kinds.violation("thermal_violation_ns", pynvml.NVML_PERF_POLICY_THERMAL),
+            calls.violation("thermal_violation_ns", pynvml.NVML_PERF_POLICY_THERMAL),
         ),
     ),
     # As fields: nvmlDeviceGetViolationStatus takes 0.6 ms for each, and these four matter less.
@@ -148,7 +148,7 @@ ROWS: tuple[ReadingRow, ...] = (
     _slow("retired_pages_single_bit", _field("retired_pages_single_bit", pynvml.NVML_FI_DEV_RETIRED_SBE)),
     _slow("retired_pages_double_bit", _field("retired_pages_double_bit", pynvml.NVML_FI_DEV_RETIRED_DBE)),
     _slow("retired_pages_pending", _field("retired_pages_pending", pynvml.NVML_FI_DEV_RETIRED_PENDING)),
-    _slow("nvlinks", ("nvmlDeviceGetNvLinkState", kinds.nvlinks)),
+    _slow("nvlinks", ("nvmlDeviceGetNvLinkState", calls.nvlinks)),
     _slow("nvlink_replays", _field("nvlink_replays", pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
     _slow("nvlink_recoveries", _field("nvlink_recoveries", pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
     _slow(
@@ -162,8 +162,8 @@ ROWS: tuple[ReadingRow, ...] = (
     _slow("recovery_action", _field("recovery_action", _RECOVERY_ACTION)),
     _slow(
         "persistence_mode",
-        ("nvmlDeviceGetPersistenceMode", kinds.number("persistence_mode", ctype=c_int)),
+        ("nvmlDeviceGetPersistenceMode", calls.number("persistence_mode", ctype=c_int)),
     ),
-    _slow("compute_mode", ("nvmlDeviceGetComputeMode", kinds.number("compute_mode", ctype=c_int))),
-    _slow("vgpu_licence", ("nvmlDeviceGetGridLicensableFeatures_v4", kinds.licence)),
+    _slow("compute_mode", ("nvmlDeviceGetComputeMode", calls.number("compute_mode", ctype=c_int))),
+    _slow("vgpu_licence", ("nvmlDeviceGetGridLicensableFeatures_v4", calls.licence)),
 )

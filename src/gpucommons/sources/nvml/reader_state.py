@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpucommons.model.gpu import CLOCK_SAMPLE_EVERY_S, RECENT_S, ClockSample, GpuIdentity, LaneMove
+from gpucommons.sources.nvml.calls import FAST_BUDGET_S, Lane, LaneTable
 from gpucommons.sources.nvml.events import EventCounts
-from gpucommons.sources.nvml.kinds import FAST_BUDGET_S, Lane, LaneTable
 from gpucommons.sources.nvml.processes import StartTimes
 
 # Samples of each GPU's throttle mask over the last hour, for counts within a window. Pure.
