@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from gpucommons.config.reference import configuration_page
-from gpucommons.faces.dialects.all import DIALECTS
-from gpucommons.faces.dialects.reference import metrics_page
+from gpucommons.faces.dialects.all import DIALECTS, metrics_page
 from gpucommons.faces.web.routes.pages import glossary_document
 
 PAGES = {

@@ -8,8 +8,7 @@ from gpucommons.agent.sharing.rules import check_rules, check_scheduler, program
 from gpucommons.config.load import load
 from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import Settings
-from gpucommons.faces.dialects.all import DIALECTS
-from gpucommons.faces.dialects.reference import metrics_page
+from gpucommons.faces.dialects.all import DIALECTS, metrics_page
 from gpucommons.faces.web.routes.pages import glossary_document
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

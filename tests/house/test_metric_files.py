@@ -12,15 +12,25 @@ from gpucommons.faces.dialects.dialect import Dialect
 DIALECTS_PACKAGE = "gpucommons.faces.dialects"
 # A prefix that belongs to the dialect and is not a word of the module's name.
 PREFIXES = {"dcgm": "DCGM_", "nodeexporter": "node_", "node": ""}
-# Prefixes that are named otherwise than their module: DCGM's own, subjects of node_exporter that share a module, and a
+# Prefixes that are named otherwise than their module.
 # label of the snapshot.
 ALIASES = {
     "dcgm": {"FI": "fields", "EXP": "windows", "EXP_GPU_HEALTH": "status", "EXP_P2P": "status"},
-    "nodeexporter": dict.fromkeys(("boot", "context", "forks", "intr", "procs"), "stat")
-    | dict.fromkeys(("netstat", "softnet", "bonding"), "network")
-    | {"timex": "time", "md": "disk"},
-    "gpucommons": {"simulated": "snapshots", "pressure": "health", "gpu_mig": "gpu_parts", "gpu_pipe": "gpu_parts"}
-    | {"gpu_process": "gpu_parts"},
+    "nvshare": {"nvml": "gpus", "scheduler": "clients"},
+    "nodeexporter": dict.fromkeys(("cpu", "load", "memory", "filesystem", "disk", "md", "network"), "resources")
+    | dict.fromkeys(("bonding", "netstat", "softnet"), "resources")
+    | dict.fromkeys(
+        ("boot", "context", "forks", "intr", "procs", "vmstat", "uname", "time", "timex", "filefd"), "kernel"
+    )
+    | dict.fromkeys(("pressure", "nf_conntrack", "sockstat", "hwmon", "scrape", "exporter"), "kernel"),
+    "gpucommons": dict.fromkeys(("snapshots", "simulated", "exposition", "web", "sources", "problems"), "agent")
+    | dict.fromkeys(("health", "pressure"), "agent")
+    | dict.fromkeys(("gpu_mig", "gpu_pipe", "gpu_process", "nvml"), "gpus")
+    | dict.fromkeys(("gpu_unattributed", "attribution", "vgpu"), "owners")
+    | dict.fromkeys(("containers", "allocations", "followed_events", "quotas"), "slots")
+    | dict.fromkeys(("ledger", "event_log"), "accounts")
+    | dict.fromkeys(("pauser", "parking"), "sharing")
+    | dict.fromkeys(("mps", "idle"), "leases"),
 }
 
 SPLIT_DIALECTS = [
@@ -51,8 +61,8 @@ def guess(name: str, words: dict[str, str]) -> str | None:
 def test_the_name_of_a_metric_leads_to_its_module(dialect: Dialect) -> None:
     modules = modules_of(dialect)
     # gpucommons_owner_* and gpucommons_owners_* are both in owners.py.
-    words = {form: name for name in modules for form in (name, name.removesuffix("s"))}
-    words |= ALIASES.get(dialect.name, {})
+    homes = {name: name for name in modules} | ALIASES.get(dialect.name, {})
+    words = {form: home for name, home in homes.items() for form in (name, name.removesuffix("s"))}
     prefix = PREFIXES.get(dialect.name, f"{dialect.name}_")
     wrong = {}
     for metric in dialect.catalogue:

@@ -8,7 +8,7 @@ from gpucommons.cli.output import Line
 from gpucommons.cli.parking_view import is_done, live_line, order_document, outcome, outcome_line, table_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.cli.top_rows import turn_rows
-from gpucommons.faces.dialects.gpucommons import parking as metrics
+from gpucommons.faces.dialects.gpucommons import sharing as metrics
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.ledger.event_detector import DetectorState, detect_events
@@ -106,7 +106,7 @@ def test_metrics() -> None:
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=SHARING))
     text = "".join(
         prometheus_head(family.metric) + str(FamilyRenderer(family.metric).render(family).lines, "utf-8")
-        for family in metrics.collect(snapshot)
+        for family in metrics.collect_parking(snapshot)
     )
     found = {(name, tuple(value for _, value in labels)): value for (name, labels), value in parsed(text).items()}
     assert found["gpucommons_parking_programs", ("parked",)] == 1
@@ -115,7 +115,7 @@ def test_metrics() -> None:
     assert found["gpucommons_parking_parked_total", ()] == 3
     assert found["gpucommons_parking_refused_total", ("managed_memory",)] == 1
     assert found["gpucommons_parking_park_seconds_count", ()] == 3
-    assert not list(metrics.collect(Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=BEFORE))))
+    assert not list(metrics.collect_parking(Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=BEFORE))))
 
 
 def test_each_event_is_reported_once() -> None:

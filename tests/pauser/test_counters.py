@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from demo_node import DemoNode
-from gpucommons.faces.dialects.gpucommons import pauser as metrics
+from gpucommons.faces.dialects.gpucommons import sharing as metrics
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings, Snapshot
@@ -48,7 +48,7 @@ def shown(counters: Counters | None) -> Series:
     return parsed(
         "".join(
             prometheus_head(family.metric) + bytes(FamilyRenderer(family.metric).render(family).lines).decode()
-            for family in metrics.collect(snapshot)
+            for family in metrics.collect_pauser(snapshot)
         )
     )
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from demo_node import DemoNode
-from gpucommons.faces.dialects.gpucommons.accounts import CO2, COST, collect
+from gpucommons.faces.dialects.gpucommons.accounts import CO2, COST, collect_accounts
 from gpucommons.faces.documents.accounts import accounts
 from gpucommons.ledger.accounts import accounts_of
 from gpucommons.ledger.query import PeriodUsage
@@ -14,7 +14,7 @@ from played import snapshot_of
 
 
 def series(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
-    return {family.metric.name: dict(family.points) for family in collect(snapshot)}
+    return {family.metric.name: dict(family.points) for family in collect_accounts(snapshot)}
 
 
 def test_the_metrics_equal_the_document() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from demo_node import DemoNode
 from gpucommons.faces.dialects import crowd
+from gpucommons.faces.dialects import node as node_gpus
 from gpucommons.faces.dialects.crowd import MOST_OF_OWNER
 from gpucommons.faces.dialects.dialect import MetricModule
-from gpucommons.faces.dialects.gpucommons import gpu_parts
+from gpucommons.faces.dialects.gpucommons import gpus
 from gpucommons.faces.dialects.gpucommons import sharing as own
-from gpucommons.faces.dialects.node import gpus as node_gpus
 from gpucommons.faces.dialects.nvshare import clients as nvshare
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.families import Metric
@@ -106,7 +106,7 @@ def test_clients_of_other_users_keep_their_series() -> None:
     crowded = [client(number, GREEDY) for number in range(2 * MOST_OF_OWNER)]
     modest = [client(number, MODEST) for number in range(5000, 5003)]
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=reading([*crowded, *modest], True)))
-    info = next(family for family in nvshare.collect(snapshot) if family.metric is nvshare.INFO)
+    info = next(family for family in nvshare.collect_clients(snapshot) if family.metric is nvshare.INFO)
     pods = {labels[1] for labels, _ in info.points}
     assert {row.pod for row in modest} <= pods
     assert "overflow" in pods
@@ -149,7 +149,7 @@ def crowded_gpus() -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("part", "metric"), [(gpu_parts, gpu_parts.PROCESS), (node_gpus, node_gpus.PROCESS_MEMORY)], ids=["ours", "node"]
+    ("part", "metric"), [(gpus, gpus.PROCESS), (node_gpus, node_gpus.PROCESS_MEMORY)], ids=["ours", "node"]
 )
 def test_processes_beyond_the_limit_share_a_series_on_each_gpu(
     part: MetricModule, metric: Metric, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.builders import GIB, gpu, gpu_process, identity, reading, table
-from gpucommons.faces.dialects.gpucommons import attribution, gpu_unattributed, owners, vgpu
+from gpucommons.faces.dialects.gpucommons import owners
 from gpucommons.faces.exposition.families import Family
 from gpucommons.model.gpu import AllocationRatioReading, Gpu
 from gpucommons.model.ownership import Reason
@@ -19,7 +19,7 @@ NAMES = Surroundings(user_names={1000: "alice", 1001: "bob", 1002: "bob"})
 def series(readings: Readings) -> dict[str, dict[tuple[str, ...], float]]:
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=readings)
     families: list[Family] = []
-    for module in (owners, gpu_unattributed, attribution, vgpu):
+    for module in (owners,):
         collected = list(module.collect(snapshot))
         assert {family.metric for family in collected} <= set(module.CATALOGUE)
         families += collected

@@ -7,7 +7,7 @@ import pytest
 
 from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons import sharing as own
-from gpucommons.faces.dialects.nvshare import NVSHARE, clients, scheduler
+from gpucommons.faces.dialects.nvshare import NVSHARE, clients
 from gpucommons.faces.exposition.families import Family, Metric
 from gpucommons.faces.exposition.text import FamilyRenderer, bounded_name, prometheus_head
 from gpucommons.model.sharing import SharingReading
@@ -36,7 +36,7 @@ def text(reading: SharingReading, *parts: object) -> str:
 
 
 def series(reading: SharingReading) -> Series:
-    return parsed(text(reading, clients, scheduler, own))
+    return parsed(text(reading, clients, own))
 
 
 def one(found: Series, name: str, **labels: str) -> float:
@@ -60,7 +60,7 @@ def gpu(served: Served, **facts: object) -> None:
 
 
 def test_nothing_is_there_without_a_scheduler() -> None:
-    assert families(None, clients, scheduler, own) == []
+    assert families(None, clients, own) == []
 
 
 def test_an_idle_scheduler_shows_zeros_for_every_gpu_and_no_client(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_an_idle_scheduler_shows_zeros_for_every_gpu_and_no_client(tmp_path: Pat
 
 def test_every_family_has_its_head_from_the_start(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
-        said = text(served.reading(), clients, scheduler)
+        said = text(served.reading(), clients)
     heads = [line.split()[2] for line in said.splitlines() if line.startswith("# TYPE")]
-    assert len(heads) == len(clients.CATALOGUE) + len(scheduler.CATALOGUE) >= 25
+    assert len(heads) == len(clients.CLIENTS_CATALOGUE) + len(clients.SCHEDULER_CATALOGUE) >= 25
     assert {metric.name for metric in NVSHARE.catalogue} >= set(heads)
 
 
@@ -222,7 +222,7 @@ def test_a_revoked_client_and_its_reason(tmp_path: Path) -> None:
 
 def test_each_waiting_client_has_a_series_with_its_reason() -> None:
     sharing = DemoNode().sharing(3.0)
-    families = own.collect(Snapshot(0, 0.0, 0.0, "h", readings=Readings(sharing=sharing)))
+    families = own.collect_sharing(Snapshot(0, 0.0, 0.0, "h", readings=Readings(sharing=sharing)))
     (family,) = [family for family in families if family.metric is own.WAITING]
     found = {labels[2]: (labels[5], value) for labels, value in family.points}
     waiting = {
@@ -234,7 +234,7 @@ def test_each_waiting_client_has_a_series_with_its_reason() -> None:
 
 
 def test_without_a_scheduler_there_are_no_families() -> None:
-    assert list(own.collect(Snapshot(0, 0.0, 0.0, "h"))) == []
+    assert list(own.collect_sharing(Snapshot(0, 0.0, 0.0, "h"))) == []
 
 
 def points(reading: SharingReading, metric: Metric) -> dict[tuple[str, ...], float]:
@@ -256,10 +256,10 @@ def test_programs_are_counted_by_standing() -> None:
     clients = [
         one._replace(program="p", standing=each) for one, each in zip(sharing.clients[:4], standings, strict=True)
     ]
-    counted = points(replace(sharing, clients=(*clients, *sharing.clients[4:])), own.PROGRAMS)
+    counted = points(replace(sharing, clients=(*clients, *sharing.clients[4:])), own.SHARING_PROGRAMS)
     shown = {"running": 1, "waiting": 1, "throttled": 0, "resting": 2, "stopped": 0, "left_alone": 2}
     assert counted == {(standing,): count for standing, count in shown.items()}
-    assert points(replace(sharing, share_programs="off"), own.PROGRAMS) == {}
+    assert points(replace(sharing, share_programs="off"), own.SHARING_PROGRAMS) == {}
 
 
 def test_a_name_is_a_label_and_escaped() -> None:
@@ -269,4 +269,4 @@ def test_a_name_is_a_label_and_escaped() -> None:
     (family,) = [family for family in families(renamed, own) if family.metric is own.BILLED]
     found = parsed(prometheus_head(own.BILLED) + str(FamilyRenderer(own.BILLED).render(family).lines, "utf-8"))
     assert name in {dict(labels)["name"] for _, labels in found}
-    assert not any("name" in metric.labels for metric in clients.CATALOGUE)
+    assert not any("name" in metric.labels for metric in clients.CLIENTS_CATALOGUE)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.faces.dialects.gpucommons import containers
+from gpucommons.faces.dialects.gpucommons import slots
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.workloads import Container, ContainerState, ContainerUsage, ContainerUsageReading
 from gpucommons.sources.containers.usage import ContainerUsageReader, cgroup_directories
@@ -98,13 +98,13 @@ def test_any_cgroup_file_is_parsed(text: str) -> None:
 def test_the_metrics_leave_out_what_is_missing() -> None:
     usage = {"a": ContainerUsage("one", "docker", 1.5, 10, None), "b": ContainerUsage("two", "podman", None, 20, 40)}
     snapshot = Snapshot(0, 0.0, 0.0, "h", readings=Readings(container_usage=ContainerUsageReading(usage)))
-    points = {family.metric.name: list(family.points) for family in containers.collect(snapshot)}
+    points = {family.metric.name: list(family.points) for family in slots.collect_containers(snapshot)}
     assert points == {
         "gpucommons_container_cpu_seconds_total": [(("one", "docker"), 1.5)],
         "gpucommons_container_memory_bytes": [(("one", "docker"), 10), (("two", "podman"), 20)],
         "gpucommons_container_memory_limit_bytes": [(("two", "podman"), 40)],
     }
-    assert list(containers.collect(Snapshot(0, 0.0, 0.0, "h"))) == []
+    assert list(slots.collect_containers(Snapshot(0, 0.0, 0.0, "h"))) == []
 
 
 @pytest.mark.long

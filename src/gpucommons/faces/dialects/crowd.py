@@ -1,17 +1,22 @@
-"""The limit of series per owner: its first clients and processes have their own series, the others share one per GPU.
+"""How many series an owner has, and which families are made again: bounds on what many clients cost.
 
-A user can connect many clients under any names, and start many processes. The shared series has the pod or pid
-`overflow` and holds the sums, so that totals stay the same. The owner of a client is the uid that the kernel reports;
-that of a process is what attribution found.
+A user can connect many clients under any names, and start many processes. Most of them wait and do not change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar, TypeVarTuple
 
+from gpucommons.faces.exposition.families import Family
 from gpucommons.model.ownership import ProcessShare
 from gpucommons.model.sharing import ClientSharing
+
+# The limit of series per owner: its first clients and processes have their own series, the others share one per GPU.
+#
+# A user can connect many clients under any names, and start many processes. The shared series has the pod or pid
+# `overflow` and holds the sums, so that totals stay the same. The owner of a client is the uid that the kernel reports;
+# that of a process is what attribution found.
 
 MOST_OF_OWNER: Final = 512
 OVERFLOW: Final = "overflow"
@@ -80,3 +85,25 @@ def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MOST_OF_O
             for uuid, pids in gpus.items():
                 beyond.setdefault(uuid, set()).update(pids[on_gpu:])
     return beyond
+
+
+# Families that are made again only when their rows have changed. Most of a crowd of clients waits and does not change.
+#
+# The same Family objects in the next snapshot mean that the renderer keeps their bytes, too.
+
+Rows = TypeVarTuple("Rows")
+
+
+class KeptFamilies(Generic[*Rows]):
+    """`make` is pure. Comparing rows ends at the first that differs, so that changing rows cost little more."""
+
+    def __init__(self, make: Callable[[*Rows], Iterable[Family]]) -> None:
+        self._make = make
+        self._rows: tuple[*Rows] | None = None
+        self._families: tuple[Family, ...] = ()
+
+    def __call__(self, *rows: *Rows) -> tuple[Family, ...]:
+        if rows != self._rows:
+            self._families = tuple(self._make(*rows))
+            self._rows = rows
+        return self._families

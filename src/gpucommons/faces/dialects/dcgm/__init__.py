@@ -21,8 +21,7 @@ from gpucommons.faces.dialects.dcgm.fields import (
     last_xid,
     parts_of,
 )
-from gpucommons.faces.dialects.dcgm.labels import DcgmOptions, Labeller
-from gpucommons.faces.dialects.dcgm.pod_use import PodUse, pod_uses
+from gpucommons.faces.dialects.dcgm.labels import DcgmOptions, Labeller, PodUse, pod_uses
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point
 from gpucommons.model.snapshot import Snapshot

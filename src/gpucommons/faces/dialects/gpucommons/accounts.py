@@ -1,11 +1,47 @@
-"""gpucommons_accounts_*: what the accounts of each user cost, where prices are set."""
+"""The ledger: what was billed, how the file is written, and the event log."""
 
 from collections.abc import Iterator
 
-from gpucommons.faces.exposition.families import Family, gauge
+from gpucommons.faces.exposition.families import Family, counter, gauge
 from gpucommons.model.accounts import NO_CHARGE
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.cost import cost_columns
+
+# gpucommons_ledger_*: whether the ledger is written, what waits, and what is missing from it.
+
+LEDGER_WRITING = gauge(
+    "gpucommons_ledger_writing", "Result of the last flush of the ledger: 1 if on disk, 0 if it failed."
+)
+DURABLE = gauge("gpucommons_ledger_durable", "Durability of the owners' totals: 1 if they survive a restart, 0 if not.")
+LAST_FLUSH = gauge("gpucommons_ledger_last_flush_timestamp_seconds", "Unix time of the last successful flush.")
+BACKLOG = gauge("gpucommons_ledger_backlog_seconds", "Usage in memory that is not written yet.")
+LOST = counter("gpucommons_ledger_lost_seconds_total", "Usage dropped because it could not be written for an hour.")
+FAILURES = counter("gpucommons_ledger_failures_total", "Flushes of the ledger that failed, by reason.", "reason")
+GAPS = counter(
+    "gpucommons_ledger_gap_seconds_total", "Time not billed to any owner, by the reason it was not observed.", "reason"
+)
+SIZE = gauge("gpucommons_ledger_file_bytes", "Size of the ledger file.")
+
+LEDGER_CATALOGUE = (LEDGER_WRITING, DURABLE, LAST_FLUSH, BACKLOG, LOST, FAILURES, GAPS, SIZE)
+
+
+def collect_ledger(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.ledger
+    # A node on which no GPU was ever seen keeps no ledger.
+    if reading is None or not reading.ledger.begun:
+        return
+    ledger = reading.ledger
+    yield LEDGER_WRITING.value(int(ledger.writing))
+    yield DURABLE.value(int(ledger.durable))
+    yield LAST_FLUSH.value(ledger.last_flush_wall_s)
+    yield BACKLOG.value(ledger.backlog_s)
+    yield LOST.value(ledger.lost_s)
+    yield FAILURES.of(((reason,), count) for reason, count in ledger.failures.items())
+    yield GAPS.of(((reason,), ns / 1e9) for reason, ns in ledger.gap_ns.items())
+    yield SIZE.value(ledger.file_bytes)
+
+
+# gpucommons_accounts_*: what the accounts of each user cost, where prices are set.
 
 COST = gauge(
     "gpucommons_accounts_cost",
@@ -22,10 +58,10 @@ CO2 = gauge(
     "period",
 )
 
-CATALOGUE = (COST, CO2)
+ACCOUNTS_CATALOGUE = (COST, CO2)
 
 
-def collect(snapshot: Snapshot) -> Iterator[Family]:
+def collect_accounts(snapshot: Snapshot) -> Iterator[Family]:
     """No series where no price is set, and none for a user whose cost is not known."""
     reading = snapshot.readings.accounts
     costs, grams = [], []
@@ -36,3 +72,31 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
             grams.append(((user, name), columns.get("co2_g")))
     yield COST.of((labels, value) for labels, value in costs if value is not None)
     yield CO2.of((labels, value) for labels, value in grams if value is not None)
+
+
+# gpucommons_event_log_writing: whether the agent's own event log can be written.
+
+EVENT_LOG_WRITING = gauge(
+    "gpucommons_event_log_writing", "State of the agent's event log: 1 if it can be written, 0 if not."
+)
+
+EVENT_LOG_CATALOGUE = (EVENT_LOG_WRITING,)
+
+
+def collect_event_log(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.ledger
+    if reading is not None and reading.ledger.begun:
+        yield EVENT_LOG_WRITING.value(int(reading.event_log_writing))
+
+
+CATALOGUE = (
+    *LEDGER_CATALOGUE,
+    *ACCOUNTS_CATALOGUE,
+    *EVENT_LOG_CATALOGUE,
+)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    yield from collect_ledger(snapshot)
+    yield from collect_accounts(snapshot)
+    yield from collect_event_log(snapshot)

@@ -1,11 +1,15 @@
-"""gpucommons_gpu_*: what no other dialect has of a GPU: presence, health, XIDs, throttle reasons, limits."""
+"""gpucommons_gpu_* and gpucommons_nvml_*: the GPUs, their parts, and the driver's library."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import lru_cache
 
+from gpucommons.faces.dialects.crowd import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
-from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuReading
+from gpucommons.model.gpu import THROTTLE_REASONS, GpmReading, Gpu, GpuReading, MigInstance
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.health import gpu_health_of
+
+# gpucommons_gpu_*: what no other dialect has of a GPU: presence, health, XIDs, throttle reasons, limits.
 
 _GPU = ("gpu", "uuid")
 _MHZ = 1_000_000
@@ -16,7 +20,7 @@ UP = gauge("gpucommons_gpu_up", "Presence of a GPU: 1 if it answers, 0 if it is 
 SINCE = gauge("gpucommons_gpu_state_since_timestamp_seconds", "Unix time at which a GPU came up or was lost.", *_GPU)
 EXPECTED = gauge("gpucommons_gpus_expected", "Number of GPUs that were seen or counted since the agent started.")
 PRESENT = gauge("gpucommons_gpus_present", "Number of GPUs that answer now.")
-INFO = gauge(
+GPU_INFO = gauge(
     "gpucommons_gpu_info",
     "Identity of a GPU, as labels; always 1.",
     *_GPU,
@@ -157,12 +161,12 @@ _SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], .
     ),
 )
 
-CATALOGUE = (
+GPUS_CATALOGUE = (
     UP,
     SINCE,
     EXPECTED,
     PRESENT,
-    INFO,
+    GPU_INFO,
     HEALTH,
     PROBLEM,
     XIDS,
@@ -183,7 +187,7 @@ def _labels(gpu: Gpu) -> tuple[str, str]:
     return str(gpu.identity.index), gpu.identity.uuid
 
 
-def collect(snapshot: Snapshot) -> Iterator[Family]:
+def collect_gpus(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.gpus
     if reading is None:
         return
@@ -208,7 +212,7 @@ def _of_all(reading: GpuReading, now_wall_s: float) -> Iterator[Family]:
     gpus = [(_labels(gpu), gpu) for gpu in reading.gpus]
     yield UP.of(((*labels, gpu.identity.pci_bus_id), int(gpu.up)) for labels, gpu in gpus)
     yield SINCE.of((labels, gpu.since_wall_s) for labels, gpu in gpus)
-    yield INFO.of(((*labels, *_info(gpu)), 1) for labels, gpu in gpus)
+    yield GPU_INFO.of(((*labels, *_info(gpu)), 1) for labels, gpu in gpus)
     healths = [(labels, gpu_health_of(gpu, now_wall_s)) for labels, gpu in gpus]
     yield HEALTH.of((labels, int(health.level)) for labels, health in healths)
     yield PROBLEM.of(((*labels, reason.name), 1) for labels, health in healths for reason in health.reasons)
@@ -236,3 +240,215 @@ def _throttle_points(gpus: Iterable[tuple[LabelValues, Gpu]]) -> Iterator[Point]
         if mask is not None:
             for bit, reason in THROTTLE_REASONS:
                 yield (*labels, reason), int(bool(mask & bit))
+
+
+# gpucommons_gpu_mig_*, _pipe_*, _process_*: MIG devices, pipes and processes of a GPU.
+
+MIG_ENABLED = gauge("gpucommons_gpu_mig_enabled", "MIG mode: 1 if enabled, 0 if disabled.", *_GPU)
+MIG_DEVICE = gauge(
+    "gpucommons_gpu_mig_device_info",
+    "Identity of a MIG device: profile, instances and placement in memory slices; always 1.",
+    *_GPU,
+    "mig_uuid",
+    "profile",
+    "gpu_instance",
+    "compute_instance",
+    "placement_start",
+    "placement_size",
+    optional=("placement_start", "placement_size"),
+)
+MIG_SLICES = gauge(
+    "gpucommons_gpu_mig_compute_slices", "Number of compute slices of a MIG device.", *_GPU, "mig_uuid", "gpu_instance"
+)
+MIG_MULTIPROCESSORS = gauge(
+    "gpucommons_gpu_mig_multiprocessors",
+    "Number of multiprocessors of a MIG device.",
+    *_GPU,
+    "mig_uuid",
+    "gpu_instance",
+)
+MIG_MEMORY = gauge(
+    "gpucommons_gpu_mig_memory_bytes",
+    "Memory of a GPU instance (total, used, free), which its compute instances share.",
+    *_GPU,
+    "gpu_instance",
+    "profile",
+    "which",
+)
+PIPE = gauge(
+    "gpucommons_gpu_pipe_active_ratio",
+    "Share of cycles in which a pipe of a GPU or of a GPU instance was active, 0 to 1.",
+    *_GPU,
+    "gpu_instance",
+    "pipe",
+    optional=("gpu_instance",),
+)
+PROCESS = gauge(
+    "gpucommons_gpu_process_utilization_ratio",
+    'Share of the SM, memory, encoder or decoder time of a GPU that a process used, 0 to 1; pid "overflow" is a sum.',
+    *_GPU,
+    "pid",
+    "engine",
+)
+
+GPU_PARTS_CATALOGUE = (MIG_ENABLED, MIG_DEVICE, MIG_SLICES, MIG_MULTIPROCESSORS, MIG_MEMORY, PIPE, PROCESS)
+
+# The pipes for which DCGM has no separate names.
+_PIPES: tuple[tuple[str, Callable[[GpmReading], float | None]], ...] = (
+    ("integer", lambda gpm: gpm.integer_ratio),
+    ("tensor_double", lambda gpm: gpm.tensor_double_ratio),
+    ("tensor_half", lambda gpm: gpm.tensor_half_ratio),
+    ("tensor_integer", lambda gpm: gpm.tensor_integer_ratio),
+)
+_ENGINES = ("sm", "memory", "encoder", "decoder")
+
+
+def collect_gpu_parts(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.gpus
+    if reading is None:
+        return
+    gpus = [((str(gpu.identity.index), gpu.identity.uuid), gpu) for gpu in reading.present_gpus()]
+    devices = [(labels, instance) for labels, gpu in gpus for instance in gpu.mig]
+    yield MIG_ENABLED.of((labels, int(gpu.mig_enabled)) for labels, gpu in gpus if gpu.mig_enabled is not None)
+    yield MIG_DEVICE.of(((*labels, *_device(instance)), 1) for labels, instance in devices)
+    for metric, size in ((MIG_SLICES, "compute_slices"), (MIG_MULTIPROCESSORS, "multiprocessors")):
+        yield _by_device(metric, devices, size)
+    yield MIG_MEMORY.of(point for labels, gpu in gpus for point in _memory(labels, gpu))
+    yield PIPE.of(point for labels, gpu in gpus for point in _pipes(labels, gpu))
+    attribution = snapshot.readings.attribution
+    beyond = processes_beyond_limit(() if attribution is None else attribution.processes)
+    yield PROCESS.of(point for labels, gpu in gpus for point in _processes(labels, gpu, beyond.get(labels[1], ())))
+
+
+def _device(instance: MigInstance) -> tuple[str, ...]:
+    start, size = instance.placement_start, instance.placement_size
+    return (
+        instance.uuid,
+        instance.profile,
+        str(instance.gpu_instance_id),
+        str(instance.compute_instance_id),
+        "" if start is None else str(start),
+        "" if size is None else str(size),
+    )
+
+
+def _by_device(metric: Metric, devices: list[tuple[tuple[str, str], MigInstance]], size: str) -> Family:
+    return metric.of(((*labels, one.uuid, str(one.gpu_instance_id)), getattr(one, size)) for labels, one in devices)
+
+
+def _memory(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
+    for instance in gpu.gpu_instances():
+        names = (*labels, str(instance.gpu_instance_id), instance.gpu_instance_profile)
+        if instance.memory is None:
+            yield (*names, "total"), instance.memory_bytes
+        else:
+            yield (*names, "total"), instance.memory.total_bytes
+            yield (*names, "used"), instance.memory.used_bytes
+            yield (*names, "free"), instance.memory.free_bytes
+
+
+def _pipes(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
+    parts = [("", gpu.gpm), *((str(i.gpu_instance_id), i.gpm) for i in gpu.gpu_instances())]
+    for instance, gpm in parts:
+        for name, read in _PIPES:
+            value = None if gpm is None else read(gpm)
+            if value is not None:
+                yield (*labels, instance, name), value
+
+
+@lru_cache(maxsize=101)
+def _ratio(percent: int) -> float:
+    """The same object for the same percentage: a node may have tens of thousands of these series."""
+    return percent / 100
+
+
+def _processes(labels: tuple[str, str], gpu: Gpu, beyond: Container[int]) -> list[Point]:
+    """One series per process: the driver measures its utilisation of the whole GPU, not of an instance."""
+    index, uuid = labels
+    seen: set[int] = set()
+    points: list[Point] = []
+    overflow: list[tuple[int | None, ...]] = []
+    for process in gpu.processes or ():
+        if process.pid in seen:
+            continue
+        seen.add(process.pid)
+        percents = (process.sm_percent, process.memory_percent, process.encoder_percent, process.decoder_percent)
+        if process.pid in beyond:
+            overflow.append(percents)
+            continue
+        pid = pid_label(process.pid)
+        for engine, percent in zip(_ENGINES, percents, strict=True):
+            if percent is not None:
+                points.append(((index, uuid, pid, engine), _ratio(percent)))
+    for engine, column in zip(_ENGINES, zip(*overflow, strict=True), strict=False):
+        known = [percent for percent in column if percent is not None]
+        if known:
+            points.append(((index, uuid, OVERFLOW, engine), sum(known) / 100))
+    return points
+
+
+# gpucommons_nvml_*: how the driver is read: versions, sessions, slow calls, dropped samples and failures.
+
+NVML_INFO = gauge(
+    "gpucommons_nvml_info",
+    "Versions of the driver, NVML and CUDA; always 1.",
+    "driver_version",
+    "nvml_version",
+    "cuda_version",
+)
+CONNECTIONS = counter(
+    "gpucommons_nvml_connections_total",
+    "Sessions opened with the driver, including those opened to rescan the devices.",
+)
+MOVES = counter(
+    "gpucommons_nvml_lane_moves_total",
+    "Moves of driver calls between the fast and the slow lane because of their cost.",
+    "uuid",
+    "call",
+    "lane",
+)
+SLOW = gauge(
+    "gpucommons_nvml_slow_call",
+    "Driver call that runs every 15 s instead of every second because it is slow; always 1.",
+    "uuid",
+    "call",
+)
+DROPPED = counter(
+    "gpucommons_nvml_samples_dropped_total",
+    "Values from the driver dropped as impossible (too high, from the future, stale), by reason.",
+    "uuid",
+    "reason",
+)
+FAILURES = counter(
+    "gpucommons_nvml_call_failures_total",
+    "Driver calls that failed for a reason other than missing support.",
+    "call",
+    "code",
+)
+
+NVML_CATALOGUE = (NVML_INFO, CONNECTIONS, MOVES, SLOW, DROPPED, FAILURES)
+
+
+def collect_nvml(snapshot: Snapshot) -> Iterator[Family]:
+    reading = snapshot.readings.gpus
+    if reading is None:
+        return
+    yield NVML_INFO.value(1, reading.driver_version, reading.nvml_version, reading.cuda_version)
+    yield CONNECTIONS.value(reading.connections)
+    yield MOVES.of((tuple(move), count) for move, count in reading.lane_moves.items())
+    yield SLOW.of(((move.uuid, move.call), 1) for move in reading.slow_calls)
+    yield DROPPED.of(reading.samples_dropped.items())
+    yield FAILURES.of(reading.call_failures.items())
+
+
+CATALOGUE = (
+    *GPUS_CATALOGUE,
+    *GPU_PARTS_CATALOGUE,
+    *NVML_CATALOGUE,
+)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    yield from collect_gpus(snapshot)
+    yield from collect_gpu_parts(snapshot)
+    yield from collect_nvml(snapshot)

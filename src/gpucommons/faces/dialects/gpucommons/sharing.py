@@ -1,23 +1,25 @@
-"""gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client.
-
-The clients beyond the limit of series of their user are summed in one series per GPU, with the pod `overflow`.
-"""
+"""Turns on shared GPUs, the pauser that carries them out, and programs whose memory is parked."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, named_labels, within_limit
-from gpucommons.faces.dialects.kept import KeptFamilies
+from gpucommons.faces.dialects.crowd import OVERFLOW, KeptFamilies, named_labels, within_limit
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,
     HANDOFF_BUCKETS,
+    MOVE_BUCKETS,
+    PAUSE_BUCKETS,
     TURN_BUCKETS,
     ClientSharing,
     HistogramReading,
     SharingReading,
 )
 from gpucommons.model.snapshot import Snapshot
+
+# gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client.
+#
+# The clients beyond the limit of series of their user are summed in one series per GPU, with the pod `overflow`.
 
 _GPU = ("gpu", "uuid")
 _CLIENT = ("namespace", "pod", "client_id", "uuid", "name")
@@ -45,7 +47,7 @@ COARSE = gauge(
     "Basis of the decision how to share a GPU: 1 if utilisation decides because SM activity cannot be read, else 0.",
     *_GPU,
 )
-PROGRAMS = gauge(
+SHARING_PROGRAMS = gauge(
     "gpucommons_sharing_programs",
     "Programs on the GPUs by standing: those that take turns, and left_alone for those that do not.",
     "standing",
@@ -95,12 +97,12 @@ QUEUED = gauge(
     "queue",
 )
 
-CATALOGUE = (
+SHARING_CATALOGUE = (
     ON,
     WAY,
     GAIN,
     COARSE,
-    PROGRAMS,
+    SHARING_PROGRAMS,
     BUSY,
     WAIT,
     TURN,
@@ -116,7 +118,7 @@ CATALOGUE = (
 )
 
 
-def collect(snapshot: Snapshot) -> Iterator[Family]:
+def collect_sharing(snapshot: Snapshot) -> Iterator[Family]:
     sharing = snapshot.readings.sharing
     if sharing is None:
         return
@@ -126,7 +128,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield GAIN.of((labels, gpu.gain_ratio) for labels, gpu in gpus if gpu.gain_ratio is not None)
     yield COARSE.of((labels, int(gpu.coarse)) for labels, gpu in gpus)
     if sharing.share_programs != "off":
-        yield PROGRAMS.of(_standings(sharing))
+        yield SHARING_PROGRAMS.of(_standings(sharing))
     yield BUSY.of((labels, gpu.busy_seconds) for labels, gpu in gpus)
     yield WAIT.histogram(_point(gpu.wait_seconds, *labels) for labels, gpu in gpus)
     yield TURN.histogram(_point(gpu.turn_seconds, *labels) for labels, gpu in gpus)
@@ -170,3 +172,111 @@ def _queued(sharing: SharingReading) -> Counter[tuple[str, str]]:
 
 def _point(reading: HistogramReading, *labels: str) -> HistogramPoint:
     return HistogramPoint(labels, reading.counts, reading.sum)
+
+
+# gpucommons_pauser_*: what the process that pauses and resumes programs did, and what it could not do.
+
+AVAILABLE = gauge(
+    "gpucommons_pauser_available",
+    "State of the pauser: 1 while programs can be paused, else 0; what one that was lost had paused is resumed soon.",
+)
+LOCKS = counter("gpucommons_pauser_locks_total", "Processes paused since the agent started.")
+UNLOCKS = counter("gpucommons_pauser_unlocks_total", "Processes resumed since the agent started.")
+FAILURES = counter(
+    "gpucommons_pauser_failures_total",
+    "Calls of the pauser that failed, by operation and reason; those for an ended process have the reason gone.",
+    "operation",
+    "reason",
+)
+TIMEOUTS = counter(
+    "gpucommons_pauser_timeouts_total",
+    "Pauses that failed because submitted GPU work did not end in time; they are tried again.",
+)
+FORCED = counter(
+    "gpucommons_pauser_forced_resumes_total",
+    "Processes that the pauser resumed on its own, because they were paused for scheduler.max_pause_s.",
+)
+RESTARTS = counter(
+    "gpucommons_pauser_restarts_total", "Pausers that were started or connected to again, after one ended or failed."
+)
+LONGEST = gauge(
+    "gpucommons_pauser_longest_pause_seconds",
+    "Duration of the longest pause for a turn since the agent started, those that go on included; one that a lost "
+    "pauser had made goes on until another has started.",
+)
+LOCK = histogram(
+    "gpucommons_pauser_lock_seconds",
+    "Time until a process was paused, the end of its submitted work included.",
+    buckets=PAUSE_BUCKETS,
+)
+UNLOCK = histogram("gpucommons_pauser_unlock_seconds", "Time until a process was resumed.", buckets=PAUSE_BUCKETS)
+
+PAUSER_CATALOGUE = (AVAILABLE, LOCKS, UNLOCKS, FAILURES, TIMEOUTS, FORCED, RESTARTS, LONGEST, LOCK, UNLOCK)
+
+
+def collect_pauser(snapshot: Snapshot) -> Iterator[Family]:
+    sharing = snapshot.readings.sharing
+    pauser = None if sharing is None else sharing.pauser
+    if pauser is None:
+        return
+    yield AVAILABLE.value(int(pauser.available))
+    yield LOCKS.value(pauser.locks)
+    yield UNLOCKS.value(pauser.unlocks)
+    yield FAILURES.of(pauser.failures.items())
+    yield TIMEOUTS.value(pauser.timeouts)
+    yield FORCED.value(pauser.forced)
+    yield RESTARTS.value(pauser.restarts)
+    yield LONGEST.value(pauser.longest_pause_s)
+    for metric, reading in ((LOCK, pauser.lock_seconds), (UNLOCK, pauser.unlock_seconds)):
+        yield metric.histogram([HistogramPoint((), reading.counts, reading.sum)])
+
+
+# gpucommons_parking_*: programs whose GPU memory is in host memory, how much it is, and how long moving it took.
+
+_OWNER = ("user",)
+_STAGES = ("parking", "parked", "waking", "stranded")
+
+PARKING_PROGRAMS = gauge("gpucommons_parking_programs", "Programs that are parked or on their way, by stage.", "stage")
+HOST_BYTES = gauge(
+    "gpucommons_parking_host_bytes", "Host memory that holds the GPU memory of a user's parked programs.", *_OWNER
+)
+PARKED = counter("gpucommons_parking_parked_total", "Programs parked since the agent started.")
+WOKEN = counter("gpucommons_parking_woken_total", "Parked programs brought back since the agent started.")
+REFUSED = counter("gpucommons_parking_refused_total", "Programs that could not be parked, by reason.", "reason")
+PARK = histogram(
+    "gpucommons_parking_park_seconds", "Time to move the memory of a program to host memory.", buckets=MOVE_BUCKETS
+)
+WAKE = histogram(
+    "gpucommons_parking_wake_seconds", "Time to move the memory of a program back to the GPU.", buckets=MOVE_BUCKETS
+)
+
+PARKING_CATALOGUE = (PARKING_PROGRAMS, HOST_BYTES, PARKED, WOKEN, REFUSED, PARK, WAKE)
+
+
+def collect_parking(snapshot: Snapshot) -> Iterator[Family]:
+    sharing = snapshot.readings.sharing
+    parking = None if sharing is None else sharing.parking
+    if sharing is None or parking is None:
+        return
+    stages = [one.stage for one in parking.programs]
+    yield PARKING_PROGRAMS.of(((stage,), stages.count(stage)) for stage in _STAGES)
+    yield HOST_BYTES.of(summed(((one.user,), one.host_bytes) for one in parking.programs))
+    yield PARKED.value(parking.parks)
+    yield WOKEN.value(parking.wakes)
+    yield REFUSED.of(((reason,), count) for reason, count in parking.refusals.items())
+    for metric, durations in ((PARK, sharing.park_seconds), (WAKE, sharing.wake_seconds)):
+        if durations is not None:
+            yield metric.histogram([HistogramPoint((), durations.counts, durations.sum)])
+
+
+CATALOGUE = (
+    *SHARING_CATALOGUE,
+    *PAUSER_CATALOGUE,
+    *PARKING_CATALOGUE,
+)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    yield from collect_sharing(snapshot)
+    yield from collect_pauser(snapshot)
+    yield from collect_parking(snapshot)

@@ -1,55 +1,16 @@
-"""The vocabulary of node_exporter 1.5 for Linux: the first word after node_ is the module.
+"""The vocabulary of node_exporter 1.5 for Linux: resources.py and kernel.py, in its order.
 
-The exceptions: stat.py holds what /proc/stat counts (boot time, context switches, forks, interrupts, processes),
-network.py also has netstat, softnet and bonding, time.py timex, and disk.py md. Metrics of text files have any names.
 The dialect is not part of /metrics, where a node that also runs node_exporter would have each series twice.
 """
 
 from collections.abc import Iterator
 
 from gpucommons.faces.dialects.dialect import Dialect, MetricModule
-from gpucommons.faces.dialects.nodeexporter import (
-    cpu,
-    disk,
-    exporter,
-    filefd,
-    filesystem,
-    hwmon,
-    load,
-    memory,
-    network,
-    nf_conntrack,
-    pressure,
-    scrape,
-    sockstat,
-    stat,
-    textfile,
-    time,
-    uname,
-    vmstat,
-)
+from gpucommons.faces.dialects.nodeexporter import kernel, resources, textfile
 from gpucommons.faces.exposition.families import Family
 from gpucommons.model.snapshot import Snapshot
 
-_PARTS: tuple[MetricModule, ...] = (
-    cpu,
-    load,
-    memory,
-    filesystem,
-    disk,
-    network,
-    vmstat,
-    stat,
-    uname,
-    time,
-    filefd,
-    pressure,
-    nf_conntrack,
-    sockstat,
-    hwmon,
-    scrape,
-    exporter,
-)
+_PARTS: tuple[MetricModule, ...] = (resources, kernel)
 _CATALOGUE = (*(metric for part in _PARTS for metric in part.CATALOGUE), *textfile.CATALOGUE)
 _LISTED = frozenset(metric.name for metric in _CATALOGUE)
 
@@ -70,7 +31,13 @@ NODEEXPORTER = Dialect(
     catalogue=_CATALOGUE,
     collect=_collect,
     on_main=False,
-    open_prefixes=(memory.PREFIX, vmstat.PREFIX, sockstat.PREFIX, hwmon.PREFIX, network.NETSTAT_PREFIX),
+    open_prefixes=(
+        resources.MEMORY_PREFIX,
+        kernel.VMSTAT_PREFIX,
+        kernel.SOCKSTAT_PREFIX,
+        kernel.HWMON_PREFIX,
+        resources.NETSTAT_PREFIX,
+    ),
     # Devices and mount points are the administrator's and must equal those of node_exporter.
     bounds_names=False,
 )

@@ -1,13 +1,25 @@
-"""nvshare_gpu_*: the GPUs in the names of nvshare's exporter.
-
-Used memory is all memory that is not free, including what the driver reserves: used + free = total.
-"""
+"""nvshare_gpu_* and nvshare_nvml_up: the GPUs as nvshare's scheduler reports them."""
 
 from collections.abc import Callable, Iterator
 
 from gpucommons.faces.exposition.families import Family, Metric, gauge
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.snapshot import Snapshot
+
+# nvshare_nvml_up: whether NVML answers.
+
+UP = gauge("nvshare_nvml_up", "State of NVML: 1 if it answers, else 0.")
+
+NVML_CATALOGUE = (UP,)
+
+
+def collect_nvml(snapshot: Snapshot) -> Iterator[Family]:
+    yield UP.value(0 if snapshot.readings.gpus is None else 1)
+
+
+# nvshare_gpu_*: the GPUs in the names of nvshare's exporter.
+#
+# Used memory is all memory that is not free, including what the driver reserves: used + free = total.
 
 _GPU = ("gpu_uuid", "gpu_index")
 
@@ -45,10 +57,10 @@ _BY_GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
     (PROCESSES, _compute_processes),
 )
 
-CATALOGUE = (INFO, *(metric for metric, _ in _BY_GPU))
+GPUS_CATALOGUE = (INFO, *(metric for metric, _ in _BY_GPU))
 
 
-def collect(snapshot: Snapshot) -> Iterator[Family]:
+def collect_gpus(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.gpus
     if reading is None:
         return
@@ -56,3 +68,14 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield INFO.of(((*labels, gpu.identity.name), 1) for labels, gpu in gpus)
     for metric, read in _BY_GPU:
         yield metric.of((labels, value) for labels, gpu in gpus if (value := read(gpu)) is not None)
+
+
+CATALOGUE = (
+    *NVML_CATALOGUE,
+    *GPUS_CATALOGUE,
+)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    yield from collect_nvml(snapshot)
+    yield from collect_gpus(snapshot)
