@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.faces.dialects import crowd
 from gpucommons.faces.dialects import node as node_gpus
-from gpucommons.faces.dialects.crowd import MOST_OF_OWNER
+from gpucommons.faces.dialects import series as crowd
 from gpucommons.faces.dialects.dialect import MetricModule
 from gpucommons.faces.dialects.gpucommons import gpus
 from gpucommons.faces.dialects.gpucommons import sharing as own
 from gpucommons.faces.dialects.nvshare import clients as nvshare
+from gpucommons.faces.dialects.series import MOST_OF_OWNER
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.families import Metric
 from gpucommons.model.gpu import GpuProcess

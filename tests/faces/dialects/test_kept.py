@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from faces.dialects.test_crowd import client, reading
-from gpucommons.faces.dialects.crowd import KeptFamilies
 from gpucommons.faces.dialects.dialect import MetricModule
 from gpucommons.faces.dialects.gpucommons import sharing as own
 from gpucommons.faces.dialects.nvshare import clients as nvshare
+from gpucommons.faces.dialects.series import KeptFamilies
 from gpucommons.faces.exposition.families import Family, gauge
 from gpucommons.faces.exposition.text import FamilyRenderer
 from gpucommons.model.sharing import ClientSharing, SharingReading

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Container, Iterator
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.dialects.series import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.host import Pressure

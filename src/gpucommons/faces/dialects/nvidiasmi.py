@@ -8,8 +8,8 @@ digits in it as a number.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.dialects.dialect import Dialect
+from gpucommons.faces.dialects.series import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge, summed
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance
 from gpucommons.model.process_identity import ProcessKey

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import lru_cache
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, pid_label, processes_beyond_limit
+from gpucommons.faces.dialects.series import OVERFLOW, pid_label, processes_beyond_limit
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
 from gpucommons.model.gpu import THROTTLE_REASONS, GpmReading, Gpu, GpuReading, MigInstance
 from gpucommons.model.snapshot import Snapshot

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, KeptFamilies, named_labels, within_limit
+from gpucommons.faces.dialects.series import OVERFLOW, KeptFamilies, named_labels, within_limit
 from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,

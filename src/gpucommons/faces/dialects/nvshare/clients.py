@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from gpucommons.faces.dialects.crowd import OVERFLOW, KeptFamilies, client_labels, overflow_by_gpu, within_limit
+from gpucommons.faces.dialects.series import OVERFLOW, KeptFamilies, client_labels, overflow_by_gpu, within_limit
 from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge
 from gpucommons.model.sharing import ClientSharing, GpuSharing
 from gpucommons.model.snapshot import Snapshot
