@@ -24,8 +24,8 @@ from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.report import table_lines as report_lines
 from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.accounts import SCHEMA as ACCOUNTS
-from gpucommons.faces.documents.allocations import SCHEMA as ALLOCATIONS
-from gpucommons.faces.documents.events import SCHEMA as EVENTS
+from gpucommons.faces.documents.events import EVENTS_SCHEMA as EVENTS
+from gpucommons.faces.documents.slots import ALLOCATIONS_SCHEMA as ALLOCATIONS
 from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.event_log import EventLog
 from gpucommons.ledger.store import Store

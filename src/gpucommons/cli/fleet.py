@@ -105,8 +105,8 @@ def _read(settings: "FleetSettings") -> Document:
     import asyncio
 
     from gpucommons.faces.documents.fleet import fleet_document
+    from gpucommons.faces.fleet.queries import FleetError
     from gpucommons.faces.fleet.reader import FleetSource
-    from gpucommons.faces.fleet.samples import FleetError
     from gpucommons.rules.privacy import SEES_ALL
 
     source = FleetSource(settings.prometheus_url, settings.prometheus_selector, settings.page_url)

@@ -14,9 +14,8 @@ from aiohttp import web
 
 from faces.history.test_prometheus import standing_in
 from fleet_nodes import SimpleNode, fleet, node_server, scrape_config
-from gpucommons.faces.fleet.queries import remembered_query
+from gpucommons.faces.fleet.queries import FleetError, remembered_query
 from gpucommons.faces.fleet.reader import FleetReader, FleetSource
-from gpucommons.faces.fleet.samples import FleetError
 from gpucommons.model.allocations import SlotState
 from gpucommons.model.fleet import FleetState, FleetView
 from gpucommons.rules.privacy import Viewer

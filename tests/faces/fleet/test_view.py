@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.fleet import queries
-from gpucommons.faces.fleet.samples import FleetAnswers, FleetError, Sample, samples
-from gpucommons.faces.fleet.targets import silent_targets
-from gpucommons.faces.fleet.view import fleet_view
+from gpucommons.faces.fleet.queries import FleetAnswers, FleetError, Sample, samples
+from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 from gpucommons.rules.summary import fleet_summary
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from demo_node import DemoNode
-from gpucommons.faces.history.turn_log import TurnLog
+from gpucommons.faces.history.history import TurnLog
 from gpucommons.model.snapshot import Readings
 from played import snapshot_of
 

@@ -1,12 +1,25 @@
-"""The last events, newest first, and the firing alerts. Pure."""
+"""The last events, the firing alerts, and the messages to holders of idle GPUs, newest first. Pure."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from gpucommons.faces.documents.schema import NUMBER, NUMBER_OR_NULL, TEXT, Record, by_key, or_null
+from gpucommons.faces.documents.schema import (
+    FLAG,
+    NUMBER,
+    NUMBER_OR_NULL,
+    TEXT,
+    Record,
+    by_key,
+    described,
+    one_of,
+    or_null,
+)
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.events import Alert, Event
+from gpucommons.model.idle import IdleMessage, IdleStep
 from gpucommons.model.snapshot import Snapshot
+
+# The last events, newest first, and the firing alerts. Pure.
 
 SHOWN = 50
 MOST = 1000
@@ -25,7 +38,7 @@ _ALERT = Record[Alert](
     summary=(TEXT, lambda alert: alert.summary),
     labels=(by_key(TEXT, "label"), lambda alert: dict(alert.labels)),
 )
-SCHEMA = or_null(by_key(_EVENT.schema, "event id"))
+EVENTS_SCHEMA = or_null(by_key(_EVENT.schema, "event id"))
 ALERTS = or_null(by_key(_ALERT.schema, "fingerprint"))
 
 
@@ -63,3 +76,23 @@ def alerts(snapshot: Snapshot) -> Json:
     """Null where no Alertmanager is configured or it does not answer."""
     reading = snapshot.readings.alerts
     return None if reading is None else {alert.fingerprint: _ALERT.build(alert) for alert in reading.alerts}
+
+
+# The messages to holders of idle GPUs, newest first. Pure.
+
+_MESSAGE = Record[IdleMessage](
+    user=(TEXT, lambda message: message.user),
+    time_unix_s=(NUMBER, lambda message: round(message.wall_s, 3)),
+    step=(one_of(*IdleStep), lambda message: message.step.value),
+    text=(TEXT, lambda message: message.text),
+    over=(described(FLAG, "whether the idle period that it is about has ended"), lambda message: message.over),
+)
+MESSAGES_SCHEMA = or_null(by_key(_MESSAGE.schema, "message id"))
+
+
+def messages(snapshot: Snapshot, user: str | None = None) -> Json:
+    """Null where no messages are made."""
+    reading = snapshot.readings.idle
+    if reading is None:
+        return None
+    return {each.id: _MESSAGE.build(each) for each in reading.messages if user is None or each.user == user}

@@ -1,6 +1,6 @@
 """The slots of all nodes, free ones first, and the fleet in one sentence: the document of /api/v1/fleet. Pure."""
 
-from gpucommons.faces.documents.problems import SUMMARY_RECORD
+from gpucommons.faces.documents.node import SUMMARY_RECORD
 from gpucommons.faces.documents.schema import (
     FLAG,
     INTEGER,

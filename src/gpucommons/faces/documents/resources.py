@@ -3,19 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpucommons.faces.documents import (
-    accounts,
-    allocations,
-    events,
-    gpus,
-    messages,
-    node,
-    problems,
-    queue,
-    slots,
-    turns,
-    who,
-)
+from gpucommons.faces.documents import accounts, events, gpus, node, queue, slots, turns, who
 from gpucommons.faces.documents.parameters import Parameter, Value, moment, text, whole, word
 from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
@@ -36,22 +24,22 @@ class Resource(NamedTuple):
 # All sections in one document. The stream begins with it and then sends deltas.
 SNAPSHOT = Record[View](
     **ENVELOPE_FIELDS,
-    summary=(problems.SUMMARY, lambda view: problems.summary(view.snapshot)),
-    problems=(problems.SCHEMA, lambda view: problems.problems(view.snapshot)),
-    node=(node.SCHEMA, lambda view: node.node(view.snapshot)),
+    summary=(node.SUMMARY, lambda view: node.summary(view.snapshot)),
+    problems=(node.PROBLEMS_SCHEMA, lambda view: node.problems(view.snapshot)),
+    node=(node.NODE_SCHEMA, lambda view: node.node(view.snapshot)),
     gpus=(gpus.SCHEMA, lambda view: gpus.gpus(view.snapshot)),
-    slots=(slots.SCHEMA, lambda view: slots.slots(view.snapshot)),
+    slots=(slots.SLOTS_SCHEMA, lambda view: slots.slots(view.snapshot)),
     queue=(queue.SCHEMA, lambda view: queue.queue(view.snapshot)),
     who=(who.SCHEMA, lambda view: who.who(view.snapshot)["who"]),
-    turns=(turns.SCHEMA, lambda view: turns.turns(view.snapshot, view.timeline)),
+    turns=(turns.TURNS_SCHEMA, lambda view: turns.turns(view.snapshot, view.timeline)),
     accounts=(accounts.SCHEMA, lambda view: accounts.accounts(view.snapshot)),
-    events=(events.SCHEMA, lambda view: events.events(view.snapshot)),
+    events=(events.EVENTS_SCHEMA, lambda view: events.events(view.snapshot)),
     alerts=(events.ALERTS, lambda view: events.alerts(view.snapshot)),
 )
 
 
 def _problems(view: View, values: Mapping[str, Value]) -> Json:
-    found = {"summary": problems.summary(view.snapshot), "problems": problems.problems(view.snapshot)}
+    found = {"summary": node.summary(view.snapshot), "problems": node.problems(view.snapshot)}
     return {**view.envelope(), **found}
 
 
@@ -68,7 +56,7 @@ def _who(view: View, values: Mapping[str, Value]) -> Json:
 
 
 def _allocations(view: View, values: Mapping[str, Value]) -> Json:
-    return {**view.envelope(), "allocations": allocations.allocations(view.snapshot, _text(values, "user"))}
+    return {**view.envelope(), "allocations": slots.allocations(view.snapshot, _text(values, "user"))}
 
 
 def _slots(view: View, values: Mapping[str, Value]) -> Json:
@@ -84,7 +72,7 @@ def _queue(view: View, values: Mapping[str, Value]) -> Json:
 
 
 def _messages(view: View, values: Mapping[str, Value]) -> Json:
-    return {**view.envelope(), "messages": messages.messages(view.snapshot, _text(values, "user"))}
+    return {**view.envelope(), "messages": events.messages(view.snapshot, _text(values, "user"))}
 
 
 def _accounts(view: View, values: Mapping[str, Value]) -> Json:
@@ -116,7 +104,7 @@ RESOURCES: tuple[Resource, ...] = (
     Resource(
         "problems",
         "what is wrong, gravest first, with what to do; the node's state in one sentence",
-        record(**ENVELOPE, summary=problems.SUMMARY, problems=problems.SCHEMA),
+        record(**ENVELOPE, summary=node.SUMMARY, problems=node.PROBLEMS_SCHEMA),
         _problems,
     ),
     Resource("gpus", "the GPUs and their readings", record(**ENVELOPE, gpus=gpus.SCHEMA), _gpus, (_GPU,)),
@@ -142,15 +130,15 @@ RESOURCES: tuple[Resource, ...] = (
     Resource(
         "allocations",
         "which owner holds which slot",
-        record(**ENVELOPE, allocations=allocations.SCHEMA),
+        record(**ENVELOPE, allocations=slots.ALLOCATIONS_SCHEMA),
         _allocations,
         (text("user", "only what is billed to this user or pod"),),
     ),
-    Resource("slots", "state and holders of each slot", record(**ENVELOPE, slots=slots.SCHEMA), _slots),
+    Resource("slots", "state and holders of each slot", record(**ENVELOPE, slots=slots.SLOTS_SCHEMA), _slots),
     Resource(
         "turns",
         "turns on each shared GPU: running and waiting clients",
-        record(**ENVELOPE, turns=turns.SCHEMA),
+        record(**ENVELOPE, turns=turns.TURNS_SCHEMA),
         _turns,
         (_GPU,),
     ),
@@ -158,7 +146,7 @@ RESOURCES: tuple[Resource, ...] = (
     Resource(
         "messages",
         "messages to holders of idle GPUs, newest first",
-        record(**ENVELOPE, messages=messages.SCHEMA),
+        record(**ENVELOPE, messages=events.MESSAGES_SCHEMA),
         _messages,
         (text("user", "only messages to this user"),),
     ),
@@ -172,7 +160,7 @@ RESOURCES: tuple[Resource, ...] = (
     Resource(
         "events",
         "recent events, newest first, and the alerts that fire",
-        record(**ENVELOPE, events=events.SCHEMA, alerts=events.ALERTS),
+        record(**ENVELOPE, events=events.EVENTS_SCHEMA, alerts=events.ALERTS),
         _events,
         (
             whole("limit", "number of events at most", 1, events.MOST),

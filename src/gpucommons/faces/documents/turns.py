@@ -1,6 +1,6 @@
 """Turns on each shared GPU: which clients run, which wait and why, their quotas, and the recent turns. Pure.
 
-`gpucommons scheduler status --json` prints this document, too.
+Parked programs are a part of it: what is parked, since when, and how much host memory it takes.
 """
 
 import json
@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpucommons.faces.documents import parking
 from gpucommons.faces.documents.schema import (
     FLAG,
     INTEGER,
@@ -25,9 +24,82 @@ from gpucommons.faces.documents.schema import (
     record,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.sharing import ClientSharing, GpuSharing, LeftAlone, SharingReading, Timeline, Turn, WaitReading
+from gpucommons.model.sharing import (
+    ClientSharing,
+    GpuSharing,
+    LeftAlone,
+    ParkedProgram,
+    ParkEvent,
+    ParkingReading,
+    SharingReading,
+    Timeline,
+    Turn,
+    WaitReading,
+)
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.wait_reasons import gain_sentence, sharing_sentence, wait_sentence
+
+# Parked programs, part of the document of turns: what is parked, since when, how much host memory it takes. Pure.
+
+_PROGRAM = Record[ParkedProgram](
+    name=(TEXT, lambda one: one.name),
+    user=(TEXT, lambda one: one.user),
+    uid=(INTEGER_OR_NULL, lambda one: one.uid),
+    stage=(described(TEXT, "parking, parked, waking or stranded"), lambda one: one.stage),
+    gpu_uuid=(TEXT, lambda one: one.gpu_uuid),
+    processes=(described(listed(INTEGER), "its pids"), lambda one: list(one.pids)),
+    gpu_bytes=(described(INTEGER, "GPU memory that it held, and needs to come back"), lambda one: one.gpu_bytes),
+    host_bytes=(described(INTEGER, "the part of it that is in host memory"), lambda one: one.host_bytes),
+    since_unix_s=(
+        described(NUMBER, "when it was last on the GPU"),
+        lambda one: round(one.since_wall_s, 1),
+    ),
+    cause=(described(TEXT, "why it was parked"), lambda one: one.cause),
+    waits=(described(TEXT, "why it is not brought back yet; empty: it need not be"), lambda one: one.waits),
+    rate_bytes_s=(described(NUMBER_OR_NULL, "while it moves"), lambda one: rounded(one.rate_bytes_s, 0)),
+    remaining_s=(
+        described(NUMBER_OR_NULL, "until the move ends, or until it is back while it waits; an estimate"),
+        lambda one: rounded(one.remaining_s, 1),
+    ),
+)
+_EVENT = Record[ParkEvent](
+    id=(TEXT, lambda event: event.id),
+    kind=(described(TEXT, "parked, woken, refused or stranded"), lambda event: event.kind),
+    unix_s=(NUMBER, lambda event: round(event.wall_s, 3)),
+    program=(described(TEXT, "the program's key"), lambda event: event.key),
+    name=(TEXT, lambda event: event.name),
+    bytes=(INTEGER, lambda event: event.bytes),
+    duration_s=(NUMBER, lambda event: round(event.duration_s, 3)),
+    sentence=(TEXT, lambda event: event.sentence),
+    why=(described(TEXT, "the reason of a refusal in one word"), lambda event: event.why),
+)
+PARKING_SCHEMA = or_null(
+    record(
+        idle_after_s=described(NUMBER, "parking.idle_after_s"),
+        eager=FLAG,
+        unavailable=described(TEXT, "why nothing can be parked; empty where it can"),
+        programs=by_key(_PROGRAM.schema, "key of the program"),
+        events=described(listed(_EVENT.schema), "the latest, in order"),
+    )
+)
+
+
+def parking_of(reading: ParkingReading | None, only_uuid: str | None = None) -> Json:
+    """Null where the agent parks nothing."""
+    if reading is None:
+        return None
+    return {
+        "idle_after_s": reading.idle_after_s,
+        "eager": reading.eager,
+        "unavailable": reading.unavailable,
+        "programs": {one.key: _PROGRAM.build(one) for one in reading.programs if only_uuid in (None, one.gpu_uuid)},
+        "events": [_EVENT.build(event) for event in reading.events if only_uuid in (None, event.gpu_uuid)],
+    }
+
+
+# Turns on each shared GPU: which clients run, which wait and why, their quotas, and the recent turns. Pure.
+#
+# `gpucommons scheduler status --json` prints this document, too.
 
 
 class _GpuTurns(NamedTuple):
@@ -130,7 +202,7 @@ LEFT_ALONE = Record[LeftAlone](
     sentence=(described(TEXT, "the reason in words"), lambda one: one.sentence),
     gpu_uuids=(listed(TEXT), lambda one: list(one.gpu_uuids)),
 )
-SCHEMA = or_null(
+TURNS_SCHEMA = or_null(
     record(
         on=FLAG,
         mode=TEXT,
@@ -138,7 +210,7 @@ SCHEMA = or_null(
         window_s=NUMBER,
         share_programs=described(TEXT, "whose programs take turns without a library: off, own or all"),
         left_alone=described(listed(LEFT_ALONE.schema), "programs on the GPUs that take no turns"),
-        parking=parking.SCHEMA,
+        parking=PARKING_SCHEMA,
         gpus=by_key(GPU.schema, "UUID"),
         clients=by_key(CLIENT.schema, "client id"),
     )
@@ -161,7 +233,7 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
         "left_alone": [
             LEFT_ALONE.build(one) for one in sharing.left_alone if only_uuid is None or only_uuid in one.gpu_uuids
         ],
-        "parking": parking.parking_of(sharing.parking, only_uuid),
+        "parking": parking_of(sharing.parking, only_uuid),
         "gpus": {
             gpu.uuid: GPU.build(_GpuTurns(gpu, timeline.get(gpu.uuid, ())))
             for gpu in sharing.gpus

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from gpucommons.base.http_client import get_json
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.faces.fleet import queries
-from gpucommons.faces.fleet.samples import FleetAnswers, FleetError, Sample, samples
-from gpucommons.faces.fleet.targets import silent_targets
-from gpucommons.faces.fleet.view import fleet_view
+from gpucommons.faces.fleet.queries import FleetAnswers, FleetError, Sample, samples
+from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetView
 
 _FRESH_S = 5.0

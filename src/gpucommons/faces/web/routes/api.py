@@ -15,11 +15,10 @@ from gpucommons.faces.documents.parameters import BadParameter, Value, read_quer
 from gpucommons.faces.documents.resources import SNAPSHOT, Resource
 from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.faces.documents.view import View, view_for
+from gpucommons.faces.fleet.queries import FleetError
 from gpucommons.faces.fleet.reader import FleetReader
-from gpucommons.faces.fleet.samples import FleetError
-from gpucommons.faces.history.history import History
+from gpucommons.faces.history.history import History, TurnLog
 from gpucommons.faces.history.prometheus import Prometheus, PrometheusError
-from gpucommons.faces.history.turn_log import TurnLog
 from gpucommons.faces.web.routes.request import (
     NOT_SAMPLED_YET,
     Request,
