@@ -14,8 +14,8 @@ from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.simulation.faults import FaultyGpus
 from gpucommons.simulation.lab_gpus import LabGpus
+from gpucommons.simulation.scenarios import FaultyGpus
 from needs import needs_program
 from played import Played, snapshot_of
 from running import command_process

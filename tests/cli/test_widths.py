@@ -18,8 +18,8 @@ import pytest
 from gpucommons.cli.lease_view import queue_lines
 from gpucommons.cli.main import main
 from gpucommons.cli.text_table import TextTable, shortened, wrapped
-from gpucommons.simulation.faults import HOT_GPU, LOST_GPU
 from gpucommons.simulation.lab_gpus import LabGpus
+from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU
 from running import RunningAgent, command, running_agent
 from terminal import in_terminal, without_escapes
 from waiting import until

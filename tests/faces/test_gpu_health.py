@@ -11,8 +11,8 @@ from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.health import HealthLevel, gpu_health_of
-from gpucommons.simulation.faults import HOT_GPU, LOST_GPU, XID_GPU, FaultyGpus
 from gpucommons.simulation.lab_gpus import LabGpus
+from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU, XID_GPU, FaultyGpus
 from parsing import parsed
 from played import Played, snapshot_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from gpucommons.model.gpu import DeviceActivity
-from gpucommons.simulation.gpu_model import MATRIX_LOADS, overbooking, speeds
+from gpucommons.simulation.lab_jobs import MATRIX_LOADS, overbooking, speeds
 
 Kind = int | str
 Shares = tuple[float, ...]

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gpucommons.scheduler.protocol.wire import MessageType
-from gpucommons.simulation.gpu_model import MATRIX_LOADS
+from gpucommons.simulation.lab_jobs import MATRIX_LOADS
 from scheduler.gpu_models import Kind
 from scheduler.phased import SEEN_S, PhasedSimulation, Stage
 

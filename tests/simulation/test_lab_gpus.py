@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.rules.health import HealthLevel, gpu_health_of
-from gpucommons.simulation.faults import HOT_GPU, LOST_FROM_S, LOST_GPU, LOST_UNTIL_S, XID_BURST, XID_GPU, FaultyGpus
 from gpucommons.simulation.lab_gpus import GPUS, LabGpus
 from gpucommons.simulation.lab_host import LabProcesses
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.scenario import DAY_S
+from gpucommons.simulation.scenarios import HOT_GPU, LOST_FROM_S, LOST_GPU, LOST_UNTIL_S, XID_BURST, XID_GPU, FaultyGpus
 
 START = 1_700_000_000.0
 times = st.floats(0, 3 * DAY_S)

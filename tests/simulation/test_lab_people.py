@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from gpucommons.model.allocations import WHOLE_SHARE, Access, Allocation, AllocationReading, AllocationState
 from gpucommons.model.ownership import Attribution, OwnerKind
 from gpucommons.model.snapshot import Readings
-from gpucommons.simulation.faults import LOST_FROM_S, LOST_UNTIL_S
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import GROUP_OF, PEOPLE
 from gpucommons.simulation.scenario import DAY_S
+from gpucommons.simulation.scenarios import LOST_FROM_S, LOST_UNTIL_S
 from simulation.played_lab import PlayedLab
 
 LAB, FAULTS = PlayedLab("lab"), PlayedLab("faults")

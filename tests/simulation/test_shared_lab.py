@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gpucommons.simulation.lab_jobs import JOBS
-from gpucommons.simulation.lab_runs import RUNS
+from gpucommons.simulation.lab_people import RUNS
 from needs import needs_program, needs_root
 from parsing import parsed
 from running import RunningAgent, command, command_process, running_agent

@@ -6,8 +6,7 @@ import pytest
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.simulation.lab_gpus import LabGpus
-from gpucommons.simulation.lab_jobs import JOBS, LabJob
-from gpucommons.simulation.lab_load import JobUse
+from gpucommons.simulation.lab_jobs import JOBS, JobUse, LabJob
 from gpucommons.simulation.shared_load import BACK_BYTES_S, FORGOTTEN_NOTEBOOK, OUT_BYTES_S, JobTotals, SharedLoad
 
 FINETUNE, NOTEBOOK = JOBS[4], JOBS[5]

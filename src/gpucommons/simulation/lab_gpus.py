@@ -24,8 +24,7 @@ from gpucommons.model.gpu import (
     NvLinkRates,
     XidRecord,
 )
-from gpucommons.simulation.lab_jobs import LabJob
-from gpucommons.simulation.lab_load import FixedLoad, JobUse, LabLoad, total_use
+from gpucommons.simulation.lab_jobs import FixedLoad, JobUse, LabJob, LabLoad, total_use
 from gpucommons.simulation.scenario import wobble
 
 GPUS = 8

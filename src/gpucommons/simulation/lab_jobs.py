@@ -1,11 +1,85 @@
-"""The thirteen jobs on the lab's GPUs: their processes, GPUs, and utilisation by day and by night."""
+"""The jobs on the lab's GPUs: their processes, their turns, and what they do there by day and by night.
 
-from typing import NamedTuple
+Without sharing, the load is a function of the time alone. How fast several programs on one GPU are is a model.
+"""
 
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.simulation import lab_turns
-from gpucommons.simulation.lab_turns import Rota
 from gpucommons.simulation.scenario import daylight, wobble
+
+# The turns of scenario lab: on each of two GPUs the clients run one after the other, in a fixed round.
+#
+# Each client's part of the round is fixed, so all its counts can be computed for any instant.
+
+# How long the scheduler had been up when the run begins: whole rounds of both GPUs.
+UPTIME_S = 3600.0
+QUANTUM_S = 10.0
+WINDOW_S = 20.0
+
+
+class TurnPhase(NamedTuple):
+    """What a client does now, since when, and for how much longer."""
+
+    standing: str
+    since_s: float
+    left_s: float
+
+
+class Rota(NamedTuple):
+    """A client's round: it runs, is throttled if its quota is spent, and waits for its next turn."""
+
+    offset_s: float
+    run_s: float
+    throttled_s: float
+    wait_s: float
+
+    @property
+    def round_s(self) -> float:
+        return self.run_s + self.throttled_s + self.wait_s
+
+    def phase(self, elapsed_s: float) -> TurnPhase:
+        at_s = self._up_s(elapsed_s) % self.round_s
+        for standing, length_s in (("running", self.run_s), ("throttled", self.throttled_s), ("waiting", self.wait_s)):
+            if at_s < length_s:
+                return TurnPhase(standing, at_s, length_s - at_s)
+            at_s -= length_s
+        return TurnPhase("running", 0.0, self.run_s)
+
+    def has_turn(self, elapsed_s: float) -> bool:
+        return self.phase(elapsed_s).standing == "running"
+
+    def waited_s(self, elapsed_s: float) -> float:
+        """Since the request; the time in which it is throttled counts as well."""
+        return self._up_s(elapsed_s) % self.round_s - self.run_s
+
+    def begun(self, elapsed_s: float) -> int:
+        return int(self._up_s(elapsed_s) // self.round_s) + 1
+
+    def ended(self, elapsed_s: float) -> int:
+        return self.begun(elapsed_s) - self.has_turn(elapsed_s)
+
+    def ran_s(self, elapsed_s: float) -> float:
+        """All of its turns, the current one included."""
+        whole, part_s = divmod(self._up_s(elapsed_s), self.round_s)
+        return whole * self.run_s + min(part_s, self.run_s)
+
+    def _up_s(self, elapsed_s: float) -> float:
+        return UPTIME_S + elapsed_s - self.offset_s
+
+
+# GPU 4: a fine-tuning job uses its whole quantum, a notebook releases early.
+FINETUNE = Rota(0.0, 10.0, 0.0, 6.0)
+NOTEBOOK = Rota(10.0, 6.0, 0.0, 10.0)
+# GPU 5: a service, its worker with a quota of a quarter of the window, and an evaluation job.
+SERVE = Rota(0.0, 10.0, 0.0, 10.0)
+WORKER = Rota(10.0, 5.0, 5.0, 10.0)
+EVALUATION = Rota(15.0, 5.0, 0.0, 15.0)
+
+
+# The thirteen jobs on the lab's GPUs: their processes, GPUs, and utilisation by day and by night.
 
 
 class LabJob(NamedTuple):
@@ -69,12 +143,12 @@ JOBS: tuple[LabJob, ...] = (
     # A notebook that holds a whole GPU: loaded once, idle since.
     _job(3, "jupyter-kernel", 3, 38.0, 0.0, 0.0),
     # Two jobs that take turns on a GPU by day.
-    _job(4, "python finetune.py", 4, 64.0, 0.1, 0.95, rota=lab_turns.FINETUNE),
-    _job(5, "jupyter-kernel", 4, 22.0, 0.0, 0.85, rota=lab_turns.NOTEBOOK),
+    _job(4, "python finetune.py", 4, 64.0, 0.1, 0.95, rota=FINETUNE),
+    _job(5, "jupyter-kernel", 4, 22.0, 0.0, 0.85, rota=NOTEBOOK),
     # A service with its worker, and an evaluation that runs at night.
-    _job(6, "python serve.py", 5, 58.0, 0.3, 0.9, kind="compute+mps", rota=lab_turns.SERVE),
-    _job(7, "ray::worker", 5, 12.0, 0.1, 0.7, kind="mps", rota=lab_turns.WORKER),
-    _job(8, "python eval.py", 5, 31.0, 0.9, 0.3, rota=lab_turns.EVALUATION),
+    _job(6, "python serve.py", 5, 58.0, 0.3, 0.9, kind="compute+mps", rota=SERVE),
+    _job(7, "ray::worker", 5, 12.0, 0.1, 0.7, kind="mps", rota=WORKER),
+    _job(8, "python eval.py", 5, 31.0, 0.9, 0.3, rota=EVALUATION),
     # Students on MIG devices.
     _job(9, "python assignment2.py", 6, 40.0, 0.02, 0.7, instance=1),
     _job(10, "jupyter-kernel", 6, 9.0, 0.0, 0.4, instance=5),
@@ -82,3 +156,103 @@ JOBS: tuple[LabJob, ...] = (
     # A system service.
     _job(12, "ollama", 7, 8.0, 0.05, 0.45, instance=13),
 )
+
+
+# A model of programs on one GPU: how fast each is while several run, and how active they keep it. Pure.
+#
+# A program that runs alone keeps the GPU at its own activity. Programs that run together are slowed down by the
+# driver's time-slicing: each by the GPU's overbooking and by what switching between them costs. Progress is additive in
+# activity, as measured on an H200.
+
+
+class GpuLoad(NamedTuple):
+    """A program that has the GPU for itself: its activity, and the share of time in which one of its kernels runs."""
+
+    activity: DeviceActivity
+    kernels: float
+
+    def at_level(self, kernels: float) -> "GpuLoad":
+        """The same kind of work with another share of time."""
+        part = kernels / self.kernels
+        return GpuLoad(DeviceActivity(*(min(1.0, part * value) for value in self.activity.work)), kernels)
+
+
+# As measured on an H200 for loops of matrix products of n x n in bf16.
+MATRIX_LOADS: Final[Mapping[int, GpuLoad]] = {
+    8192: GpuLoad(DeviceActivity(0.932, 0.830, 0.22), 0.97),
+    4096: GpuLoad(DeviceActivity(0.789, 0.637, 0.23), 0.87),
+    2048: GpuLoad(DeviceActivity(0.720, 0.470, 0.05), 0.93),
+    1536: GpuLoad(DeviceActivity(0.357, 0.205, 0.00), 0.58),
+    1024: GpuLoad(DeviceActivity(0.142, 0.056, 0.00), 0.34),
+    512: GpuLoad(DeviceActivity(0.068, 0.008, 0.00), 0.26),
+}
+
+
+def overbooking(loads: Sequence[GpuLoad]) -> float:
+    """1 where the kernels of all fit into the time."""
+    return max(1.0, sum(load.kernels for load in loads))
+
+
+def speeds(loads: Sequence[GpuLoad], efficiency: float) -> tuple[float, ...]:
+    """The speed of each program, as a share of its speed alone, while these run together.
+
+    `efficiency` is what is left of a program without gaps between its kernels: dense programs lose by switches of
+    context, light ones hardly.
+    """
+    if len(loads) <= 1:
+        return (1.0,) * len(loads)
+    overbooked = overbooking(loads)
+    return tuple((1.0 - (1.0 - efficiency) * load.kernels) / overbooked for load in loads)
+
+
+# What the jobs of the lab do on its GPUs. Without sharing it is a function of the time alone.
+
+# Training and inference of the lab, at full load.
+DENSE: Final = GpuLoad(DeviceActivity(0.95, 0.62, 0.27), 1.0)
+
+
+class JobUse(NamedTuple):
+    """A job's part of its GPU: the share of time in which its kernels run, and the activity that is due to it."""
+
+    busy: float = 0.0
+    sm: float = 0.0
+    tensor: float = 0.0
+    dram: float = 0.0
+
+
+class LabLoad(Protocol):
+    """What the jobs do. `memory_bytes` is on the GPU, without the driver's context; `resident_bytes` on the host."""
+
+    def jobs(self) -> Sequence[LabJob]: ...
+    def use(self, job: LabJob, elapsed_s: float) -> JobUse: ...
+    def memory_bytes(self, job: LabJob, elapsed_s: float) -> int: ...
+    def cpu_seconds(self, job: LabJob, elapsed_s: float) -> float: ...
+    def resident_bytes(self, job: LabJob, elapsed_s: float) -> int: ...
+
+
+def job_use(load: GpuLoad) -> JobUse:
+    return JobUse(load.kernels, *load.activity.work)
+
+
+def total_use(uses: Sequence[JobUse]) -> JobUse:
+    """At most the whole GPU."""
+    return JobUse(*(min(1.0, sum(values)) for values in zip(*uses, strict=True))) if uses else JobUse()
+
+
+class FixedLoad:
+    """The jobs run as they like, and take the turns of their fixed rounds."""
+
+    def jobs(self) -> Sequence[LabJob]:
+        return JOBS
+
+    def use(self, job: LabJob, elapsed_s: float) -> JobUse:
+        return job_use(DENSE.at_level(job.activity(elapsed_s)))
+
+    def memory_bytes(self, job: LabJob, elapsed_s: float) -> int:
+        return job.memory_bytes(elapsed_s)
+
+    def cpu_seconds(self, job: LabJob, elapsed_s: float) -> float:
+        return job.cpu_cores * (1800 + elapsed_s)
+
+    def resident_bytes(self, job: LabJob, elapsed_s: float) -> int:
+        return int(job.rss_gib * 2**30)

@@ -11,7 +11,7 @@ from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way
 from gpucommons.scheduler.corun.facts import FIRST_MINUTE_RATIO, LATER_RATIO, Activity, ClientFacts, PauseBudget, Use
 from gpucommons.scheduler.corun.progress import MAX_PROGRESS, progress_together
-from gpucommons.simulation.gpu_model import MATRIX_LOADS
+from gpucommons.simulation.lab_jobs import MATRIX_LOADS
 
 # Pairs on an H200: kinds, the device's activity together, measured progress of each.
 PAIRS = [

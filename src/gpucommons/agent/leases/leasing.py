@@ -43,7 +43,7 @@ from gpucommons.sources.source import Source, SourceStarting
 
 if TYPE_CHECKING:
     from gpucommons.agent.sharing.pausing import Enforcer
-    from gpucommons.simulation.lab_leases import LabLeaseUsers
+    from gpucommons.simulation.shared_lab import LabLeaseUsers
 
 # Of the daemons, below the runtime directory.
 _MPS_DIRECTORY = "mps"
