@@ -16,11 +16,11 @@ from gpucommons.model.sharing import (
 )
 from gpucommons.model.workloads import Pod
 from gpucommons.rules.identities import nvshare_client_name, process_name
-from gpucommons.simulation import lab_containers, lab_jobs
-from gpucommons.simulation.lab_containers import FINETUNE, NOTEBOOK
+from gpucommons.simulation import lab_jobs, lab_workloads
 from gpucommons.simulation.lab_gpus import MEMORY_BYTES, LabGpus
 from gpucommons.simulation.lab_jobs import JOBS, QUANTUM_S, UPTIME_S, WINDOW_S, LabJob, Rota
 from gpucommons.simulation.lab_people import BOB, CHEN, DANA, NAMES
+from gpucommons.simulation.lab_workloads import FINETUNE, NOTEBOOK
 
 _GIB = 2**30
 _SAFE_LIMIT_BYTES = MEMORY_BYTES * 9 // 10
@@ -66,8 +66,8 @@ def _of(pod: Pod) -> tuple[str, str]:
 _CLIENTS = (
     _Client(4, FINETUNE.name, "", BOB.uid, lab_jobs.FINETUNE, "quantum", 0.31),
     _Client(5, NOTEBOOK.name, "", DANA.uid, lab_jobs.NOTEBOOK, "", 0.02, 50, "config", 48, "config"),
-    _Client(6, *_of(lab_containers.SERVE), 0, lab_jobs.SERVE, "quantum", 0.08, 60, "annotation", 64, "annotation"),
-    _Client(7, *_of(lab_containers.WORKER), 0, lab_jobs.WORKER, "quota", 0.04, 25, "annotation", 16, "annotation"),
+    _Client(6, *_of(lab_workloads.SERVE), 0, lab_jobs.SERVE, "quantum", 0.08, 60, "annotation", 64, "annotation"),
+    _Client(7, *_of(lab_workloads.WORKER), 0, lab_jobs.WORKER, "quota", 0.04, 25, "annotation", 16, "annotation"),
     _Client(8, "", "", CHEN.uid, lab_jobs.EVALUATION, "", 0.12),
 )
 SHARED_GPUS = tuple(sorted({client.job.gpu for client in _CLIENTS}))

@@ -30,12 +30,12 @@ from gpucommons.model.workloads import (
     PodReading,
     UsersReading,
 )
-from gpucommons.simulation import lab_containers, lab_host, lab_people
-from gpucommons.simulation.lab_containers import CONTAINER_UIDS, LabContainers, lab_world
+from gpucommons.simulation import lab_host, lab_people, lab_workloads
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import LabLoad
 from gpucommons.simulation.lab_people import LabUsers
 from gpucommons.simulation.lab_sharing import LabSharing
+from gpucommons.simulation.lab_workloads import CONTAINER_UIDS, LabContainers, lab_world
 from gpucommons.simulation.scenario import DAY_S, Scenario, simulated_source
 from gpucommons.sources.source import Source
 
@@ -163,13 +163,13 @@ def node_sources(
         source("processes", "processes", ProcessTable, lab_host.LabProcesses(_BUSIEST, load).at),
         source("nvml", "gpus", GpuReading, gpus),
         source("docker", "docker", ContainerReading, LabContainers(lab).at),
-        source("container_usage", "container_usage", ContainerUsageReading, lab_containers.usage),
-        source("kubernetes", "pods", PodReading, lab_containers.pods),
-        source("kubelet", "pod_devices", PodDevicesReading, lab_containers.LabPodDevices(lab).at),
+        source("container_usage", "container_usage", ContainerUsageReading, lab_workloads.usage),
+        source("kubernetes", "pods", PodReading, lab_workloads.pods),
+        source("kubelet", "pod_devices", PodDevicesReading, lab_workloads.LabPodDevices(lab).at),
         source("job_mapping", "job_mapping", JobMappingReading, lab_people.jobs),
         source("users", "users", UsersReading, LabUsers(CONTAINER_UIDS).at),
-        source("ds01", "ds01", Ds01Reading, lab_containers.state),
-        source("events", "events", EventsReading, lab_containers.events),
+        source("ds01", "ds01", Ds01Reading, lab_workloads.state),
+        source("events", "events", EventsReading, lab_workloads.events),
     ]
 
 

@@ -14,10 +14,10 @@ from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.simulation import lab_host
-from gpucommons.simulation.lab_containers import lab_world
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import LabJob
 from gpucommons.simulation.lab_people import RUNS, LabRun
+from gpucommons.simulation.lab_workloads import lab_world
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.simulation.scenarios import SCENARIOS, FaultyGpus, node_sources
 from gpucommons.simulation.shared_load import SharedLoad, SimulatedMeter
