@@ -10,8 +10,7 @@ from textual.widgets import DataTable, Static
 
 from fakes.shared_gpu import MATMUL
 from gpucommons.cli.agent_client import AgentAddress
-from gpucommons.cli.top_app import Top
-from gpucommons.cli.top_dialogs import Confirm
+from gpucommons.cli.top_app import Confirm, Top
 from gpucommons.cli.top_feed import AgentFeed
 from gpucommons.cli.top_orders import carry_out
 from gpucommons.pauser.backend import State

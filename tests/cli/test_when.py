@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from gpucommons.cli.when import parse_when
+from gpucommons.cli.leases import parse_when
 
 # A Monday.
 NOW = datetime(2026, 11, 16, 10, 30).astimezone()

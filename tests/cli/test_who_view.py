@@ -10,7 +10,7 @@ from attribution.builders import GIB, container, gpu, gpu_process, identity, pod
 from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.one_sample import api_document
-from gpucommons.cli.who_view import exact_who, explain, who_lines
+from gpucommons.cli.who import exact_who, explain, who_lines
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState

@@ -5,7 +5,7 @@ from typing import Any
 
 from demo_node import DemoNode
 from gpucommons.cli.output import Line
-from gpucommons.cli.parking_view import is_done, live_line, order_document, outcome, outcome_line, table_lines
+from gpucommons.cli.parking import is_done, live_line, order_document, outcome, outcome_line, table_lines
 from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.cli.top_rows import turn_rows
 from gpucommons.faces.dialects.gpucommons import sharing as metrics

@@ -12,11 +12,10 @@ from gpucommons.base.periods import spoken_age
 from gpucommons.base.text import printable
 from gpucommons.cli.agent_client import ReadFailed
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
-from gpucommons.cli.gpus_view import short_model
+from gpucommons.cli.gpus_view import short_model, summary_lines
 from gpucommons.cli.options import load_settings
 from gpucommons.cli.output import Line, Span, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
-from gpucommons.cli.summary_view import summary_lines
 from gpucommons.cli.text_table import Format, TextTable, exact_table
 from gpucommons.faces.documents.values import indented
 

@@ -5,11 +5,10 @@ from typing import Annotated
 import typer
 
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, show_fleet
-from gpucommons.cli.gpus_view import exact_gpus, gpu_lines, missing
+from gpucommons.cli.gpus_view import exact_gpus, gpu_lines, missing, problem_lines, summary_lines
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.summary_view import problem_lines, summary_lines
 from gpucommons.cli.text_table import Format
 from gpucommons.faces.documents.values import indented
 

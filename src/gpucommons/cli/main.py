@@ -47,6 +47,11 @@ _GROUPS: Final = {
     "scheduler": "Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients.",
     "stack": "Run Prometheus, Alertmanager and Grafana for this node.",
 }
+# Commands whose module has another name.
+_MODULES: Final = {
+    **dict.fromkeys(("queue", "cancel", "reserve", "reservations", "unreserve"), "leases"),
+    **dict.fromkeys(("park", "wake", "parked"), "parking"),
+}
 COMMANDS: Final = (*_COMMANDS, *_GROUPS)
 
 
@@ -68,7 +73,7 @@ def command_line(names: Iterable[str]) -> typer.Typer:
     """The `gpucommons` command with the named subcommands."""
     app = _program()
     for name in names:
-        module = import_module(f"gpucommons.cli.{name}")
+        module = import_module(f"gpucommons.cli.{_MODULES.get(name, name)}")
         if name in _GROUPS:
             app.add_typer(module.app, name=name)
         else:

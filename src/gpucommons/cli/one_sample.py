@@ -1,4 +1,7 @@
-"""One sample of this node without a running agent, for the commands that print the current state."""
+"""One sample of this node without a running agent: for the commands that print it, and for `run` to choose GPUs.
+
+It imports the agent. Commands import it only where no agent answers.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from gpucommons.agent.agent import Agent
+from gpucommons.agent.leases.facts import leasable_slots
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import load_settings, scenario_named
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.faces.documents.parameters import BadParameter, read_query
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.faces.documents.view import View
+from gpucommons.leases.policy.values import LeasableSlot, SlotUse
 from gpucommons.model.snapshot import Snapshot
+
+# One sample of this node without a running agent, for the commands that print the current state.
 
 # A rate needs two readings. A source that takes longer than _SETTLE_S is left out of the sample.
 _BETWEEN_S = 1.0
@@ -50,3 +57,26 @@ async def _two_ticks(agent: Agent) -> Snapshot:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# The GPUs that are used least now, for `gpucommons run` without an agent.
+
+
+def emptiest_slots(config: Path | None, gpus: int, memory_bytes: int | None) -> list[dict[str, Any]]:
+    """Free ones first, then those with the most free memory. Raises CommandError if there are not enough."""
+    _, snapshot = take_sample(config, None, None)
+    found = [
+        slot
+        for slot in leasable_slots(snapshot.readings, {}) or ()
+        if slot.use is not SlotUse.LOST
+        and not (gpus > 1 and slot.is_mig)
+        and (memory_bytes is None or (slot.free_bytes or 0) >= memory_bytes)
+    ]
+    if len(found) < gpus:
+        memory = "" if memory_bytes is None else f" with {memory_bytes / 2**30:.1f} GiB of free memory"
+        raise CommandError(f"{gpus} GPUs{memory} requested, {len(found)} found; request less")
+    return [{"uuid": slot.uuid, "name": slot.name} for slot in sorted(found, key=_emptiness)[:gpus]]
+
+
+def _emptiness(slot: LeasableSlot) -> tuple[bool, int]:
+    return slot.use is not SlotUse.FREE, -(slot.free_bytes or 0)

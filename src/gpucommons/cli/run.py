@@ -1,10 +1,18 @@
-"""`gpucommons run`: get GPUs from the agent, wait in line, run a command with them, and report what it used."""
+"""`gpucommons run`: get GPUs from the agent, wait in line, run a command with them, report what it used.
 
+The command is a child with the same user, terminal, signals and exit code. It imports nothing of the agent while one
+answers: users run it for every job.
+"""
+
+import ctypes
+import errno
 import math
 import os
 import shutil
+import signal
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -13,15 +21,114 @@ import typer
 from gpucommons.base.backoff import RetrySchedule
 from gpucommons.base.periods import parse_duration, spoken_duration
 from gpucommons.base.text import parse_memory, printable
-from gpucommons.cli.child import TIMED_OUT, Child, missing_status, status_of_error
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.job_view import figure_lines, slot_names
 from gpucommons.cli.lease_view import waiting_line
-from gpucommons.cli.mps_environment import mps_environment
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone
+
+# Runs a command as a child: same user, terminal, signals and exit code.
+
+NOT_FOUND: Final = 127
+NOT_EXECUTABLE: Final = 126
+TIMED_OUT: Final = 124
+# After SIGTERM, until SIGKILL.
+_GRACE_S: Final = 30.0
+_POLL_S: Final = 1.0
+_SET_PARENT_DEATH_SIGNAL: Final = 1
+# The kernel sent it, as for Ctrl-C: it went to all processes of the terminal, and the child has it.
+_FROM_KERNEL: Final = 0x80
+_FORWARDED: Final = (
+    *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
+)
+
+
+def missing_status(command: str) -> int | None:
+    """The exit status of a command that cannot be run, as in a shell; None if it can."""
+    if shutil.which(command) is not None:
+        return None
+    named = [command] if "/" in command else [os.path.join(d, command) for d in os.get_exec_path()]
+    return NOT_EXECUTABLE if any(os.path.exists(path) for path in named) else NOT_FOUND
+
+
+class Child:
+    """A running command. `watch` is called every second, and returns why the command must end, or None."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Raises OSError."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        own_pid = os.getpid()
+        self._signals = {*_FORWARDED, signal.SIGCHLD}
+        self._mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+
+        def prepare() -> None:
+            # If this process is killed, the command gets SIGTERM: its lease is over.
+            libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+            if os.getppid() != own_pid:
+                os.kill(os.getpid(), signal.SIGTERM)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+
+        try:
+            self._process = subprocess.Popen(command, env=dict(environment), preexec_fn=prepare)
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+            raise
+
+    def wait(self, watch: Callable[[], str | None], limit_s: float | None) -> tuple[int, str | None]:
+        """The exit status, and why the command was ended, None if it ended by itself."""
+        started_s = time.monotonic()
+        reason: str | None = None
+        asked_s: float | None = None
+        while (status := self._process.poll()) is None:
+            self._pass_on_signal(_POLL_S)
+            now_s = time.monotonic()
+            if reason is None:
+                reason = watch()
+                if reason is None and limit_s is not None and now_s - started_s >= limit_s:
+                    reason = "the time limit (--for) is over"
+                if reason is not None:
+                    asked_s = now_s
+                    self._process.terminate()
+            elif asked_s is not None and now_s - asked_s >= _GRACE_S:
+                self._process.kill()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+        return (status if status >= 0 else 128 - status), reason
+
+    def _pass_on_signal(self, timeout_s: float) -> None:
+        found = signal.sigtimedwait(self._signals, timeout_s)
+        if found is not None and found.si_signo != signal.SIGCHLD and found.si_code != _FROM_KERNEL:
+            self._process.send_signal(found.si_signo)
+
+
+def status_of_error(error: OSError) -> int:
+    return NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+
+
+# What `run` sets for a command under MPS: where the daemon is, and the limits of the lease.
+
+_MIB = 2**20
+
+
+def mps_environment(terms: Mapping[str, Any] | None) -> dict[str, str]:
+    """`terms` are the agent's; None: the command runs without MPS. The command has one GPU, its device 0."""
+    if terms is None:
+        return {}
+    found = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(terms["pipe_directory"]),
+        "CUDA_MPS_LOG_DIRECTORY": str(terms["log_directory"]),
+    }
+    if terms["sm_percent"] is not None:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(terms["sm_percent"])
+    if terms["memory_bytes"] is not None:
+        # In whole mebibytes, rounded up: a command gets what it requested.
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={-(-int(terms['memory_bytes']) // _MIB)}M"
+    return found
+
+
+# `gpucommons run`: get GPUs from the agent, wait in line, run a command with them, and report what it used.
 
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
 # No slot was free in time: the same command may succeed later.
@@ -339,7 +446,7 @@ class _LiveLine:
 
 def _without_agent(job: _Job, config: Path | None, why: str) -> int:
     """Takes the emptiest GPUs as they are now. Another program may take the same ones."""
-    from gpucommons.cli.emptiest import emptiest_slots
+    from gpucommons.cli.one_sample import emptiest_slots
 
     if job.request["sm_percent"] is not None:
         raise CommandError(f"--sm {job.request['sm_percent']} needs an agent with MPS (leases.mps); no agent runs here")

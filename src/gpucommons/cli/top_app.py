@@ -1,7 +1,4 @@
-"""The terminal app of `gpucommons top`: a sentence, the GPUs, their history, and tabs that follow the feeds.
-
-What the processes use of the host is asked for every two seconds; the rest comes with the feeds.
-"""
+"""The terminal app of `gpucommons top`: a sentence, the GPUs, their history, and tabs of tables; and its dialogs."""
 
 import asyncio
 import signal
@@ -14,27 +11,73 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.css.query import NoMatches
 from textual.events import Click, Resize
+from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
 from gpucommons.base.text import Printable, printable, printable_lines
 from gpucommons.cli.output import checked, rich_lines, rich_text
 from gpucommons.cli.text_table import state_colour
-from gpucommons.cli.top_dialogs import Confirm, Page
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, Feed
-from gpucommons.cli.top_gpu_page import gpu_of, gpu_page, graph_lines
-from gpucommons.cli.top_head import head_line, sentence_lines
-from gpucommons.cli.top_node import TopNode
-from gpucommons.cli.top_orders import QUESTIONS, carry_out, target_pid
-from gpucommons.cli.top_processes import command_of
-from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_rows
-from gpucommons.cli.top_signals import refusal, send_signal
+from gpucommons.cli.top_orders import QUESTIONS, carry_out, refusal, send_signal, target_pid
+from gpucommons.cli.top_processes import TABS, TopNode, command_of, head_line, sentence_lines
+from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_of, gpu_page, gpu_rows, graph_lines
 from gpucommons.cli.top_table import Column, TopRow, arranged, duration, fitted, of_node, percent, size
-from gpucommons.cli.top_tabs import TABS
-from gpucommons.cli.who_view import explain
+from gpucommons.cli.who import explain
+
+# The dialogs of `gpucommons top`: a page of text, and a question.
+
+
+class Page(ModalScreen[None]):
+    """Text that scrolls; Escape, Enter, q and ? close it."""
+
+    CSS = """
+    Page { align: center middle; }
+    Page > VerticalScroll { width: 90%; height: auto; max-height: 90%; border: round $primary; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,question_mark", "close", "Close")]
+
+    def __init__(self, text: Printable) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(checked(self._text), id="page", markup=False)
+
+    def action_close(self) -> None:
+        self.dismiss()
+
+
+class Confirm(ModalScreen[bool]):
+    """Only `y` agrees."""
+
+    CSS = """
+    Confirm { align: center middle; }
+    Confirm > Static { width: 80%; height: auto; border: heavy $error; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n,escape,enter,q", "answer(False)", "No"),
+    ]
+
+    def __init__(self, question: Printable) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        yield Static(printable(f"{self._question}  y: yes, n: no"), id="question", markup=False)
+
+    def action_answer(self, agreed: bool) -> None:
+        self.dismiss(agreed)
+
+
+# The terminal app of `gpucommons top`: a sentence, the GPUs, their history, and tabs that follow the feeds.
+#
+# What the processes use of the host is asked for every two seconds; the rest comes with the feeds.
 
 _NARROW = 80
 _TALL = 40

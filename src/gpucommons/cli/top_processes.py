@@ -1,12 +1,26 @@
-"""The processes of `gpucommons top`, in the order of nvitop's columns; as a list, or as a tree below their jobs. Pure.
+"""What `gpucommons top` shows of one node or of several: the head, the tabs, and the processes as list or tree."""
 
-Names come from users and may hold any character: what is not printable is escaped.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpucommons.base.text import parse_decimal, printable
+from gpucommons.base.text import Printable, parse_decimal, printable
+from gpucommons.cli.gpus_view import summary_lines
+from gpucommons.cli.output import Line, Span
+from gpucommons.cli.top_feed import MEMORY, RECENT_S, UTILIZATION, Feed, FeedUpdate
+from gpucommons.cli.top_rows import (
+    EVENT_COLUMNS,
+    OWNER_COLUMNS,
+    PROBLEM_COLUMNS,
+    QUEUE_COLUMNS,
+    TURN_COLUMNS,
+    event_rows,
+    owner_rows,
+    problem_rows,
+    queue_rows,
+    turn_rows,
+)
 from gpucommons.cli.top_table import (
     MISSING,
     Column,
@@ -14,11 +28,16 @@ from gpucommons.cli.top_table import (
     about,
     duration,
     hundredths,
+    percent,
     printables,
     size,
     sum_known,
 )
 from gpucommons.rules.identities import qualified_name
+
+# The processes of `gpucommons top`, in the order of nvitop's columns; as a list, or as a tree below their jobs. Pure.
+#
+# Names come from users and may hold any character: what is not printable is escaped.
 
 Document = Mapping[str, Any]
 
@@ -154,3 +173,156 @@ def command_of(row: Document) -> str | None:
     """An agent of an older release sends no command."""
     command: str | None = row.get("command")
     return command
+
+
+# What `gpucommons top` knows of one node: its latest document, its recent history, and whether it still answers.
+
+# The reading of a GPU's document that continues each series of the history.
+_FIELDS = {UTILIZATION: "utilization_ratio", MEMORY: "memory_used_bytes"}
+
+
+@dataclass(slots=True)
+class TopNode:
+    """`document` is the last one that came; `lost` is why no newer one comes, and empty while the node answers.
+
+    `who` and `who_before` are the last two documents of /api/v1/who, from which the CPU use is known.
+    """
+
+    feed: Feed
+    document: Document | None = None
+    lost: str = ""
+    who: Document | None = None
+    who_before: Document | None = None
+    _recent: dict[str, dict[str, deque[float | None]]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.feed.where if self.document is None else str(self.document["hostname"])
+
+    def apply(self, update: FeedUpdate) -> None:
+        self.lost = update.lost
+        if update.document is None:
+            return
+        self.document = update.document
+        if update.recent is not None:
+            self._recent = {
+                series: {uuid: deque(values, RECENT_S) for uuid, values in found.items()}
+                for series, found in update.recent.items()
+            }
+        for uuid, gpu in ((update.document["gpus"] or {}).get("by_uuid") or {}).items():
+            for series, name in _FIELDS.items():
+                known = self._recent.setdefault(series, {}).setdefault(uuid, deque(maxlen=RECENT_S))
+                known.append(gpu[name])
+
+    def recent(self, series: str, last_s: int = RECENT_S) -> Mapping[str, Sequence[float | None]]:
+        """The last seconds of each GPU, by UUID; one value a second."""
+        return {uuid: list(values)[-last_s:] for uuid, values in self._recent.get(series, {}).items()}
+
+    def host_use(self) -> Mapping[str, HostUse]:
+        return host_use(self.who_before, self.who) if self.who else {}
+
+    async def ask_host_use(self) -> None:
+        """The stream does not have it."""
+        found = await self.feed.ask("who", {})
+        if found is not None and (self.who is None or found["sequence"] != self.who["sequence"]):
+            self.who, self.who_before = found, self.who
+
+
+# The tabs of `gpucommons top`: the columns and rows of each, the key that opens it, and what it says when empty.
+
+
+class TopTab(NamedTuple):
+    """`section` is the part of the document that it shows; `absent` is said where that part is null."""
+
+    title: str
+    key: str
+    columns: tuple[Column, ...]
+    rows: Callable[[Document, TopNode, bool], list[TopRow]]
+    section: str
+    absent: str = ""
+    sort: int | None = None
+
+
+_NO_PROCESSES = "the processes of the GPUs are unknown"
+TABS: Mapping[str, TopTab] = {
+    "processes": TopTab(
+        "Processes",
+        "p",
+        PROCESS_COLUMNS,
+        lambda document, node, tree: process_rows(document, node.host_use(), tree),
+        "who",
+        _NO_PROCESSES,
+        0,
+    ),
+    "owners": TopTab("Owners", "o", OWNER_COLUMNS, lambda document, *_: owner_rows(document), "who", _NO_PROCESSES, 1),
+    "turns": TopTab(
+        "Turns",
+        "w",
+        TURN_COLUMNS,
+        lambda document, *_: turn_rows(document),
+        "turns",
+        "the scheduler does not run (start it with: gpucommons up --share)",
+    ),
+    "queue": TopTab(
+        "Queue", "u", QUEUE_COLUMNS, lambda document, *_: queue_rows(document), "queue", "the agent has no queue"
+    ),
+    "events": TopTab(
+        "Events", "e", EVENT_COLUMNS, lambda document, *_: event_rows(document), "events", "the agent keeps no events"
+    ),
+    "problems": TopTab(
+        "Problems", "exclamation_mark", PROBLEM_COLUMNS, lambda document, *_: problem_rows(document), "problems"
+    ),
+}
+
+
+# The first lines of `gpucommons top`: the node, or the nodes, and the state of each in one sentence. Pure.
+
+_LONGEST_REASON = 120
+
+
+def head_line(nodes: Sequence[TopNode]) -> Printable:
+    if len(nodes) > 1:
+        lost = sum(bool(node.lost) for node in nodes)
+        return printable(f"{len(nodes)} nodes" + (f" · {lost} without an answer" if lost else ""))
+    (node,) = nodes
+    if node.document is None:
+        return printable(
+            f"no agent answers at {node.feed.where}: {node.lost}"
+            if node.lost
+            else f"connecting to {node.feed.where} ..."
+        )
+    return printable(" · ".join(_parts(node)))
+
+
+def _parts(node: TopNode) -> Iterator[str]:
+    document = node.document
+    assert document is not None
+    if node.lost:
+        yield "LOST, last known state"
+    yield document["hostname"]
+    if document["simulated"]:
+        yield f"SIMULATED {document['simulated']}"
+    cpu, memory = document["node"]["cpu"], document["node"]["memory"]
+    yield f"CPU {percent(None if cpu is None else cpu['utilization_ratio'])}"
+    if memory is not None and memory["available_bytes"] is not None:
+        yield f"memory {percent(1 - memory['available_bytes'] / memory['total_bytes'])}"
+    sources = document["node"]["sources"].items()
+    failing = [name for name, source in sources if source["state"] in ("failing", "stale")]
+    if failing:
+        yield f"not read: {', '.join(failing)}"
+
+
+def sentence_lines(nodes: Sequence[TopNode], names: Sequence[str], width: int) -> Iterator[Line]:
+    """Of several nodes each has lines of its own, also one that does not answer."""
+    if len(nodes) == 1:
+        if nodes[0].document is not None:
+            yield from summary_lines(nodes[0].document["summary"], width)
+        return
+    for node, name in zip(nodes, names, strict=True):
+        if node.lost:
+            reason = printable(f"no answer: {node.lost}", _LONGEST_REASON)
+            yield [Span(printable(f"{name}: ")), Span(reason, "bold red")]
+        elif node.document is None:
+            yield [Span(printable(f"{name}: connecting ..."))]
+        else:
+            yield from summary_lines(node.document["summary"], width, f"{name}: ")

@@ -1,0 +1,186 @@
+"""`gpucommons queue`, `cancel`, `reserve`, `reservations` and `unreserve`: one request each to the agent.
+
+Points in time are taken as people write them: `now`, `in 2h`, `9:00`, `tomorrow 9:00`.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from gpucommons.base.periods import parse_duration
+from gpucommons.base.text import printable, printable_lines
+from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
+from gpucommons.cli.lease_view import local_time, queue_lines, reservation_lines
+from gpucommons.cli.options import AsJson, ConfigFile, load_settings
+from gpucommons.cli.output import show, show_line, show_lines, terminal_width
+from gpucommons.config.runtime_directory import lease_sockets
+from gpucommons.faces.documents.values import indented
+from gpucommons.leases.protocol import LeaseServiceGone, answer_of
+
+# One request to the agent about leases, and its answer.
+
+
+def ask(config: Path | None, request: Mapping[str, object]) -> Any:
+    """Raises AgentUnreachable where no agent answers, NotFound for an unknown id, CommandError where it refuses."""
+    try:
+        line = answer_of(lease_sockets(load_settings(config, {}).settings.leases.socket), request)
+    except LeaseServiceGone as gone:
+        raise AgentUnreachable(f"no agent gives leases here: {gone}; start it with: gpucommons up") from None
+    if line.get("unknown"):
+        raise NotFound(str(line.get("error")))
+    if line.get("event") != "answer":
+        raise CommandError(str(line.get("error")))
+    return line["answer"]
+
+
+# Points in time as people write them: `now`, `in 2h`, `9:00`, `tomorrow 9:00`, `monday 14:00`, a date. Pure.
+
+_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})", re.ASCII)
+
+
+def parse_when(text: str, now: datetime) -> datetime:
+    """In the zone of `now`. A time of day without a day is the next one. Raises ValueError with one line."""
+    words = text.lower().split()
+    if words == ["now"]:
+        return now
+    if len(words) >= 2 and words[0] == "in":
+        return now + timedelta(seconds=parse_duration("".join(words[1:])))
+    if len(words) == 1 and (time := _time_of_day(words[0])):
+        today = _at(now, time)
+        return today if today > now else _at(now + timedelta(days=1), time)
+    if len(words) == 2 and (time := _time_of_day(words[1])) and (days := _days(words[0], now)) is not None:
+        found = _at(now + timedelta(days=days), time)
+        is_past_weekday = found <= now and words[0] not in ("today", "tomorrow")
+        return _at(now + timedelta(days=7), time) if is_past_weekday else found
+    return _date(text, now)
+
+
+def _time_of_day(text: str) -> tuple[int, int] | None:
+    found = _CLOCK.fullmatch(text)
+    if found is None or int(found[1]) > 23 or int(found[2]) > 59:
+        return None
+    return int(found[1]), int(found[2])
+
+
+def _days(word: str, now: datetime) -> int | None:
+    if word in ("today", "tomorrow"):
+        return int(word == "tomorrow")
+    matches = [number for number, name in enumerate(_WEEKDAYS) if len(word) >= 3 and name.startswith(word)]
+    return (matches[0] - now.weekday()) % 7 if matches else None
+
+
+def _at(day: datetime, time: tuple[int, int]) -> datetime:
+    """At this time of day by the clock on the wall, also on a day on which the clocks are changed."""
+    naive = day.replace(hour=time[0], minute=time[1], second=0, microsecond=0, tzinfo=None)
+    return naive.astimezone()
+
+
+def _date(text: str, now: datetime) -> datetime:
+    day, _, clock = text.strip().replace("T", " ").partition(" ")
+    hours, colon, rest = clock.partition(":")
+    padded = f"{day} {hours.zfill(2)}{colon}{rest}" if clock else day
+    try:
+        found = datetime.fromisoformat(padded)
+    except ValueError:
+        raise ValueError(
+            f"invalid time {text!r}: use now, 'in 2h', 9:00, 'tomorrow 9:00', 'monday 14:00' or '2026-11-20 9:00'"
+        ) from None
+    return found if found.tzinfo else found.astimezone()
+
+
+# `gpucommons queue`: leases, and the requests that wait.
+
+
+def queue(
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Print the leases of this node, and the requests that wait, in the order in which they are served."""
+    document = ask(config, {"request": "queue"})
+    if as_json:
+        show(indented(document))
+    else:
+        show_lines(queue_lines(document, time.time(), terminal_width()))
+
+
+# `gpucommons cancel ID`: end a lease, or take a request out of the queue.
+
+
+def cancel(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id that 'gpucommons queue' shows.")],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """End a lease, whose command then gets SIGTERM, or take a request out of the queue: your own, as root any."""
+    answer = str(ask(config, {"request": "cancel", "id": id}))
+    show(indented({"cancelled": id, "answer": answer}) if as_json else printable_lines([answer]))
+
+
+# `gpucommons reserve`: keep GPUs for a time to come.
+
+
+def reserve(
+    duration: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 8h.", show_default=False)],
+    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs.")] = 1,
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="WHEN", help='Start: now, "tomorrow 9:00", "monday 14:00", "2026-11-20 9:00", "in 2h".'
+        ),
+    ] = "now",
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Reserve GPUs: other users get no lease on them that could last beyond the start."""
+    try:
+        from_s = parse_when(begin, datetime.now().astimezone()).timestamp()
+        for_s = parse_duration(duration)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if from_s < time.time() - 60:
+        raise CommandError(f"--from {begin!r} is in the past: choose a later time")
+    made = ask(config, {"request": "reserve", "gpus": gpus, "from_s": from_s, "for_s": for_s})
+    begins_s, ends_s = made["from_s"], made["until_s"]
+    if as_json:
+        # The names of a reservation in the document of /api/v1/queue.
+        reserved = {name: made[name] for name in ("id", "gpus", "slots")}
+        show(indented({**reserved, "from_unix_s": begins_s, "until_unix_s": ends_s}))
+        return
+    slots = ", ".join(made["slots"])
+    show_line(
+        printable(f"reservation {made['id']}: GPU {slots} from {local_time(begins_s)} until {local_time(ends_s)}")
+    )
+
+
+# `gpucommons reservations`: what is reserved.
+
+
+def reservations(
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Print the reservations of this node, earliest first."""
+    document = ask(config, {"request": "queue"})
+    if as_json:
+        show(indented(document["reservations"]))
+    else:
+        show_lines(reservation_lines(document, terminal_width()))
+
+
+# `gpucommons unreserve ID`: remove a reservation.
+
+
+def unreserve(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id that 'gpucommons reservations' shows.")],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Remove a reservation: your own, as root any."""
+    answer = str(ask(config, {"request": "unreserve", "id": id}))
+    show(indented({"removed": id, "answer": answer}) if as_json else printable_lines([answer]))
