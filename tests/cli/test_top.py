@@ -27,9 +27,9 @@ from gpucommons.cli.top import several_feeds
 from gpucommons.cli.top_app import Page, Top
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, AgentFeed, FeedUpdate, LocalFeed, Recent
 from gpucommons.cli.top_orders import refusal, send_signal
-from gpucommons.cli.top_processes import TABS, HostUse, host_use, process_rows
 from gpucommons.cli.top_rows import GPU_COLUMNS, gpu_rows, owner_rows, queue_rows, turn_rows
 from gpucommons.cli.top_table import arranged, duration, fitted, graph, size, spark
+from gpucommons.cli.top_view import TABS, HostUse, host_use, process_rows
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation.scenarios import SCENARIOS

@@ -10,6 +10,7 @@ import typer
 
 from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, printable_lines
+from gpucommons.cli.agent_files import readable_file
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.job_view import co2_text, job_lines
 from gpucommons.cli.options import (
@@ -24,7 +25,6 @@ from gpucommons.cli.options import (
     scenario_named,
 )
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
-from gpucommons.cli.own_files import readable_file
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped

@@ -23,9 +23,9 @@ from gpucommons.cli.output import checked, rich_lines, rich_text
 from gpucommons.cli.text_table import state_colour
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, Feed
 from gpucommons.cli.top_orders import QUESTIONS, carry_out, refusal, send_signal, target_pid
-from gpucommons.cli.top_processes import TABS, TopNode, command_of, head_line, sentence_lines
 from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_of, gpu_page, gpu_rows, graph_lines
 from gpucommons.cli.top_table import Column, TopRow, arranged, duration, fitted, of_node, percent, size
+from gpucommons.cli.top_view import TABS, TopNode, command_of, head_line, sentence_lines
 from gpucommons.cli.who import explain
 
 # The dialogs of `gpucommons top`: a page of text, and a question.
