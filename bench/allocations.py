@@ -14,7 +14,7 @@ import time
 from attribution.builders import gpu, reading
 from bench.containers import per_fact
 from bench.table import show
-from gpucommons.ledger.usage import usage_of
+from gpucommons.ledger.integrate import usage_of
 from gpucommons.model.ownership import Attribution
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.workloads import ContainerReading

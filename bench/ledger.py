@@ -12,10 +12,8 @@ import time
 from pathlib import Path
 
 from bench.table import show
-from gpucommons.ledger.accounts import accounts_of
-from gpucommons.ledger.batch import NS, Batch, Moment
-from gpucommons.ledger.integrate import Integrator
-from gpucommons.ledger.query import read_period
+from gpucommons.ledger.integrate import NS, Batch, Integrator, Moment
+from gpucommons.ledger.query import accounts_of, read_period
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts, By
 from gpucommons.model.allocations import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample

@@ -26,9 +26,9 @@ from bench.idle import cpu_seconds, rss_mb
 from bench.table import show
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.dialects.all import DIALECTS
-from gpucommons.stack.layout import Layout
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import read_pid_file
+from gpucommons.stack.prometheus import Layout
 from gpucommons.stack.stack import Stack
 from prometheus_server import answers, free_port
 from waiting import until

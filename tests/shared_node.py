@@ -19,7 +19,7 @@ import psutil
 
 from fakes.gpu.account import Activity, Phase
 from fakes.shared_gpu import SharedGpu, SharedJob, SharedProgram
-from gpucommons.pauser.identity import state_letter
+from gpucommons.pauser.release import state_letter
 from needs import needs_program, needs_root
 from open_folder import open_folder
 from running import RunningAgent, command, command_process, running_agent

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from gpucommons.pauser.identity import state_letter
+from gpucommons.pauser.release import state_letter
 from gpucommons.pauser.stopped import FreezerMounts
 from needs import needs_root
 from waiting import until

@@ -11,9 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 from adversary.budget import Budget
-from gpucommons.ledger.batch import NS, Batch, Moment
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.integrate import Integrator
+from gpucommons.ledger.integrate import NS, Batch, Integrator, Moment
 from gpucommons.ledger.query import read_period, read_totals
 from gpucommons.ledger.recovery import Recovered, replace_damaged
 from gpucommons.ledger.writer import LedgerWriter

@@ -10,10 +10,9 @@ from attribution.builders import gpu
 from gpucommons.agent.accounts import Accounts
 from gpucommons.config.accounts import EventsSettings, LedgerSettings, QuotaSettings
 from gpucommons.config.settings import Settings
-from gpucommons.ledger.accounts import accounts_of
-from gpucommons.ledger.batch import NS
-from gpucommons.ledger.event_log import read_events
-from gpucommons.ledger.query import read_period
+from gpucommons.ledger.event_detector import read_events
+from gpucommons.ledger.integrate import NS
+from gpucommons.ledger.query import accounts_of, read_period
 from gpucommons.model.accounts import AccountsReading, By, HeldKey, LedgerReading, OwnerKey
 from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Readings, Snapshot

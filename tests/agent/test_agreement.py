@@ -23,9 +23,8 @@ from gpucommons.cli.main import main
 from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.ledger.accounts import read_accounts
-from gpucommons.ledger.event_log import EventLog
-from gpucommons.ledger.query import read_totals
+from gpucommons.ledger.event_detector import EventLog
+from gpucommons.ledger.query import read_accounts, read_totals
 from gpucommons.model.accounts import By
 from gpucommons.model.snapshot import Snapshot
 from parsing import Series, parsed

@@ -30,7 +30,7 @@ from deploy.deployments import (
 )
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose_file import ComposeHost
-from gpucommons.stack.layout import Layout
+from gpucommons.stack.prometheus import Layout
 from gpucommons.stack.render import rendered
 from needs import needs_program
 from testbeds.hosts import Host, host, join

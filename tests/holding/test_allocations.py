@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attribution.builders import gpu, mig_instance, reading
-from gpucommons.ledger.usage import usage_of
+from gpucommons.ledger.integrate import usage_of
 from gpucommons.model.allocations import (
     UNATTRIBUTED,
     WHOLE_SHARE,

@@ -18,7 +18,7 @@ from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.idle.holders import weekly_digest
 from gpucommons.config.accounts import EventsSettings, LedgerSettings
 from gpucommons.config.settings import SamplingSettings, Settings
-from gpucommons.idle.digest import DigestSchedule, LostGpu, digest_due, digest_text
+from gpucommons.idle.messages import DigestSchedule, LostGpu, digest_due, digest_text
 from gpucommons.model.accounts import Amounts, By, PeriodAccounts, SlotTime
 from gpucommons.model.events import Event, format_line
 from gpucommons.owners.holding_stage import AllocationStage

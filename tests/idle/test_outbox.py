@@ -6,8 +6,7 @@ import time
 import pytest
 
 from gpucommons.base.address import Address
-from gpucommons.idle.channels import Email, Letter, SmtpServer, Webhook
-from gpucommons.idle.outbox import Delivery, Outbox, Patience
+from gpucommons.idle.channels import Delivery, Email, Letter, Outbox, Patience, SmtpServer, Webhook
 from prometheus_server import free_port
 from receivers import hook, mailbox, silent_server
 from waiting import until

@@ -1,6 +1,6 @@
 """Batches and samples for the tests of the ledger."""
 
-from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Moment
+from gpucommons.ledger.integrate import MINUTE_S, NS, Batch, Moment
 from gpucommons.model.accounts import Amounts, SlotTime
 from gpucommons.model.allocations import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
 

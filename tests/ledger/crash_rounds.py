@@ -25,7 +25,7 @@ from gpucommons.agent.accounts import Accounts
 from gpucommons.base.processes import boot_id
 from gpucommons.config.accounts import LedgerSettings
 from gpucommons.config.settings import Settings
-from gpucommons.ledger.batch import NS
+from gpucommons.ledger.integrate import NS
 from gpucommons.model.accounts import OwnerKey
 from gpucommons.model.allocations import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
 

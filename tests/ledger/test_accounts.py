@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.documents.accounts import period_document, rows, total
-from gpucommons.ledger.accounts import NONE, accounts_of
-from gpucommons.ledger.batch import NS, Batch, Gap
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.query import PeriodUsage, read_period
-from gpucommons.ledger.rollups import DAY_S, Retention
+from gpucommons.ledger.integrate import NS, Batch, Gap
+from gpucommons.ledger.query import NONE, PeriodUsage, accounts_of, read_period
+from gpucommons.ledger.schema import DAY_S, Retention
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts, By, Prices, SlotTime, sum_amounts
 from gpucommons.model.allocations import Account, Slot

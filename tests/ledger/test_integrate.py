@@ -8,8 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.ledger.batch import MINUTE_S, NS, Batch
-from gpucommons.ledger.integrate import STALLED, UNREAD, Integrator
+from gpucommons.ledger.integrate import MINUTE_S, NS, STALLED, UNREAD, Batch, Integrator
 from gpucommons.model.accounts import Amounts
 from gpucommons.model.allocations import WHOLE_SHARE, WHOLE_SM, Account, Holding, Slot, SlotUsage, UsageSample
 from gpucommons.owners.allocations import divide

@@ -11,11 +11,8 @@ from jsonschema import Draft202012Validator
 
 from gpucommons.faces.documents.accounts import rows
 from gpucommons.faces.documents.job import JOB, BilledJob, job_document
-from gpucommons.ledger.accounts import accounts_of
-from gpucommons.ledger.batch import NS, Batch
-from gpucommons.ledger.integrate import Integrator
-from gpucommons.ledger.jobs import read_job
-from gpucommons.ledger.query import read_period
+from gpucommons.ledger.integrate import NS, Batch, Integrator
+from gpucommons.ledger.query import accounts_of, read_job, read_period
 from gpucommons.ledger.recovery import recover
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import BILLION, NO_PRICES, By, JobFigures, Prices, sum_amounts

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.ledger.accounts import accounts_of
-from gpucommons.ledger.batch import NS
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
-from gpucommons.ledger.query import read_period, read_totals
+from gpucommons.ledger.integrate import NS
+from gpucommons.ledger.query import accounts_of, read_period, read_totals
 from gpucommons.ledger.recovery import Recovered, recover, replace_damaged
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import By, OwnerKey

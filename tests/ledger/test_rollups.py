@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, MINUTE, Layer, pieces
+from gpucommons.ledger.schema import DAY, HOUR, LAYERS, MINUTE, Layer, pieces
 from unhurried import unhurried
 
 times = st.integers(0, 400 * 86_400)

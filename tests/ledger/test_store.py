@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.ledger.batch import NS, Gap
-from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
+from gpucommons.ledger.errors import LedgerCorrupt, LedgerError, set_aside
+from gpucommons.ledger.integrate import NS, Gap
 from gpucommons.ledger.query import read_period, read_totals
-from gpucommons.ledger.rollups import DAY_S, Retention
-from gpucommons.ledger.schema import MIGRATIONS, migrate
-from gpucommons.ledger.set_aside import set_aside
+from gpucommons.ledger.schema import DAY_S, MIGRATIONS, Retention, migrate
 from gpucommons.ledger.store import RESTART, Store
 from gpucommons.model.accounts import OwnerKey
 from gpucommons.model.allocations import Account, Slot

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cli.test_accounts import run, state
-from gpucommons.ledger.batch import NS, Batch
+from gpucommons.ledger.integrate import NS, Batch
 from gpucommons.ledger.query import read_period, read_totals
 from gpucommons.ledger.recovery import recover
 from gpucommons.ledger.store import Store

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpucommons.ledger.usage import usage_of
+from gpucommons.ledger.integrate import usage_of
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
     Account,

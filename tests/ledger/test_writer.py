@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from descriptors import open_descriptors
-from gpucommons.ledger.batch import NOT_WRITTEN, NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerError
+from gpucommons.ledger.integrate import NOT_WRITTEN, NS, Backlog, Batch, Moment
 from gpucommons.ledger.query import read_totals
 from gpucommons.ledger.store import Store
 from gpucommons.ledger.writer import LedgerWriter

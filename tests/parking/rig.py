@@ -9,7 +9,7 @@ from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.ownership import Workload
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
-from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed

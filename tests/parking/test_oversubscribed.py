@@ -11,7 +11,7 @@ import pytest
 from fakes.gpu.account import Activity, Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
-from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.pauser.release import RESERVE_BYTES
 from running import command_process
 from shared_node import SharedNode, shared_node
 from waiting import until

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pynvml
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser.identity import key_of
+from gpucommons.pauser.release import key_of
 
 PROGRAM = Path(__file__).with_name("torch_notebook.py")
 

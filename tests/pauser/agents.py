@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.client import Pauser, PauserSettings
-from gpucommons.pauser.identity import key_of
+from gpucommons.pauser.release import key_of
 
 _LONGEST_TURN_S = 0.03
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser.identity import key_of
+from gpucommons.pauser.release import key_of
 
 PROGRAM = Path(__file__).with_name("gpu_program.py")
 

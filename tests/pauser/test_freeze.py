@@ -16,7 +16,7 @@ from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.freeze import Freeze
-from gpucommons.pauser.identity import state_letter
+from gpucommons.pauser.release import state_letter
 from needs import needs_root
 from pauser.rig import environment, run_with
 from waiting import until

@@ -21,10 +21,10 @@ import pytest
 
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.pauser import cuda as cuda_calls
-from gpucommons.pauser import leftovers
+from gpucommons.pauser import release
 from gpucommons.pauser.backend import Failure, State
-from gpucommons.pauser.identity import state_letter
 from gpucommons.pauser.record import PauseRecord
+from gpucommons.pauser.release import state_letter
 from pauser.rig import environment, watchdog_of
 from running import command_process
 from waiting import until
@@ -147,7 +147,7 @@ def resumed_here(cuda: FakeCuda, record: Path) -> None:
     assert not isinstance(calls, Failure)
     opened = PauseRecord.open_existing(record)
     if opened is not None:
-        leftovers.resume(opened, {"cuda": calls}, owned=opened.claim(5), within_s=5)
+        release.resume(opened, {"cuda": calls}, owned=opened.claim(5), within_s=5)
         opened.close()
 
 

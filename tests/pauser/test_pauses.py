@@ -10,10 +10,10 @@ import pytest
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser import pauses as module
 from gpucommons.pauser.backend import Code, Failure, State
-from gpucommons.pauser.identity import key_of
 from gpucommons.pauser.pauses import Pauses
 from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.record import PauseRecord
+from gpucommons.pauser.release import key_of
 from waiting import until
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State, failure
+from gpucommons.pauser.counters import Refusals
 from gpucommons.pauser.places import default_record, known_records
 from gpucommons.pauser.protocol import (
     MOST_REQUEST_BYTES,
@@ -33,7 +34,6 @@ from gpucommons.pauser.protocol import (
     encode_request,
 )
 from gpucommons.pauser.record import Entry, PauseRecord, RecordError, Stage, decode, encode
-from gpucommons.pauser.refusals import Refusals
 from unhurried import unhurried
 
 PROCESSES = st.builds(ProcessKey, st.integers(1, 1 << 22), st.integers(0, 1 << 53))

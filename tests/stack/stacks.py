@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpucommons.base.processes import port_owner
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.layout import Layout
+from gpucommons.stack.prometheus import Layout
 from gpucommons.stack.stack import Stack
 from prometheus_server import free_port
 

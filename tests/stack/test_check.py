@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.stack.check import ConfigProblem, problems_in, run_here
-from gpucommons.stack.errors import StackError
+from gpucommons.stack.check import ConfigProblem, StackError, problems_in, run_here
 from gpucommons.stack.stack import check, prepare
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in

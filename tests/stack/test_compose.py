@@ -13,13 +13,12 @@ import yaml
 from gpucommons.base.address import parse_unix_address
 from gpucommons.config.runtime_directory import served_socket
 from gpucommons.config.stack import StackSettings
+from gpucommons.stack.check import StackError
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.compose_file import ComposeHost, compose_file
 from gpucommons.stack.engine import choose
-from gpucommons.stack.errors import StackError
-from gpucommons.stack.grafana import ensure_password
-from gpucommons.stack.layout import Layout
-from gpucommons.stack.render import to_yaml
+from gpucommons.stack.prometheus import Layout
+from gpucommons.stack.render import ensure_password, to_yaml
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.test_check import BROKEN

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.stack.check import StackError
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.compose_file import ALERTMANAGER_IMAGE, GRAFANA_IMAGE, PROMETHEUS_IMAGE
-from gpucommons.stack.errors import StackError
 from gpucommons.stack.health import HttpResponse, get
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in

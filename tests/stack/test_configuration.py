@@ -13,11 +13,16 @@ import yaml
 from certificates import Authority
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.dialects.all import DIALECTS
-from gpucommons.stack.alertmanager import AlertmanagerSecrets, alertmanager_config
-from gpucommons.stack.check import check_directory
-from gpucommons.stack.errors import StackError
-from gpucommons.stack.layout import Layout
-from gpucommons.stack.prometheus import cluster_config, duration, prometheus_flags, scraped_dialects
+from gpucommons.stack.check import StackError, check_directory
+from gpucommons.stack.prometheus import (
+    AlertmanagerSecrets,
+    Layout,
+    alertmanager_config,
+    cluster_config,
+    duration,
+    prometheus_flags,
+    scraped_dialects,
+)
 from gpucommons.stack.render import to_yaml, write
 from needs import needs_program
 from stack.stacks import settings_on_free_ports, stack_in

@@ -23,10 +23,10 @@ from certificates import Authority
 from dashboards.may_be_empty import MAY_BE_EMPTY
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.stack import render
-from gpucommons.stack.alertmanager import NotificationTiming, alertmanager_config
 from gpucommons.stack.health import HttpResponse, get
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import read_pid_file
+from gpucommons.stack.prometheus import NotificationTiming, alertmanager_config
 from needs import needs_program
 from prometheus_server import free_port
 from receivers import PASSWORD, TOKEN, USER, Hook, Mailbox, hook, mailbox

@@ -16,7 +16,7 @@ import yaml
 
 from certificates import Authority
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.errors import StackError
+from gpucommons.stack.check import StackError
 from gpucommons.stack.health import HttpResponse, get, healthy
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.process import StartedProcess, read_pid_file, wait_gone

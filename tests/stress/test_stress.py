@@ -18,8 +18,7 @@ from fakes.nvml.control import FakeNvml
 from gpucommons.cli.main import main
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing, _Worker
-from gpucommons.stress.control import SLICE_S, UtilizationController, begin, slice_of, step
-from gpucommons.stress.loop import stress
+from gpucommons.stress.loop import SLICE_S, UtilizationController, begin, slice_of, step, stress
 from needs import needs_program
 from running import command_process
 from unhurried import unhurried

@@ -14,16 +14,11 @@ from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log
 from gpucommons.faces.documents.job import BilledJob, JobQuery
 from gpucommons.faces.documents.report import LedgerUnreadable, ReportQuery
-from gpucommons.ledger.accounts import accounts_of, read_accounts
-from gpucommons.ledger.batch import NS, Moment
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.event_detector import detect_events
-from gpucommons.ledger.event_log import EventLog
-from gpucommons.ledger.integrate import Integrator
-from gpucommons.ledger.jobs import read_job
-from gpucommons.ledger.query import PeriodUsage, read_period
-from gpucommons.ledger.rollups import Retention
-from gpucommons.ledger.usage import usage_of
+from gpucommons.ledger.event_detector import EventLog, detect_events
+from gpucommons.ledger.integrate import NS, Integrator, Moment, usage_of
+from gpucommons.ledger.query import PeriodUsage, accounts_of, read_accounts, read_job, read_period
+from gpucommons.ledger.schema import Retention
 from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import (
     AccountsReading,

@@ -140,7 +140,7 @@ def _own_job(reader: Reader, id: str) -> Document:
     from gpucommons.agent.setting_rules import prices_of
     from gpucommons.faces.documents.job import BilledJob, job_document
     from gpucommons.ledger.errors import LedgerError
-    from gpucommons.ledger.jobs import read_job
+    from gpucommons.ledger.query import read_job
 
     try:
         settings, path = _own_ledger(reader)
@@ -158,9 +158,8 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
     from gpucommons.agent.setting_rules import prices_of
     from gpucommons.faces.documents.report import ReportQuery
     from gpucommons.faces.documents.report import report as report_document
-    from gpucommons.ledger.accounts import accounts_of
     from gpucommons.ledger.errors import LedgerError
-    from gpucommons.ledger.query import read_period
+    from gpucommons.ledger.query import accounts_of, read_period
 
     try:
         name, period = parse_period(since, month, time.time(), None)

@@ -13,13 +13,12 @@ from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show
 from gpucommons.faces.documents.values import Json, indented
-from gpucommons.pauser import cuda, leftovers
+from gpucommons.pauser import cuda, release
 from gpucommons.pauser.backend import Failure, PauseBackend
 from gpucommons.pauser.freeze import Freeze
-from gpucommons.pauser.leftovers import Leftover
 from gpucommons.pauser.places import known_records
 from gpucommons.pauser.record import Entry, PauseRecord, RecordError, Stage
-from gpucommons.pauser.release import FINAL, Outcome, attempt
+from gpucommons.pauser.release import FINAL, Leftover, Outcome, attempt
 
 # A lock whose caller died may still be carried out a moment later; a driver call may have to be tried again.
 _WITHIN_S = 3.0
@@ -86,7 +85,7 @@ def _resume_record(
             notes.append(f"{path} is passed over: it belongs to uid {record.owner}")
             return
         owned = record.claim(_CLAIM_S)
-        results = leftovers.resume(
+        results = release.resume(
             record, backends, owned=owned, within_s=_WITHIN_S, room=_room, accept=_acceptable(record.owner, pid)
         )
     except OSError as error:

@@ -19,13 +19,12 @@ from gpucommons.cli.output import Span, clear_live, has_live_line, show, show_er
 from gpucommons.cli.text_table import state_colour
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.documents.values import Json, indented
-from gpucommons.stack.check import ConfigProblem
+from gpucommons.stack.check import ConfigProblem, StackError
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
-from gpucommons.stack.errors import StackError
 from gpucommons.stack.health import ServiceHealth, healthy
-from gpucommons.stack.layout import Layout, default_root
 from gpucommons.stack.local import LocalEngine
+from gpucommons.stack.prometheus import Layout, default_root
 from gpucommons.stack.stack import Stack
 
 app = command_group("stack", "Run Prometheus, Alertmanager and Grafana for this node.")

@@ -16,10 +16,8 @@ from gpucommons.cli.suggestions import gpus
 from gpucommons.faces.documents.values import indented, rounded
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
-from gpucommons.stress.control import UtilizationController
-from gpucommons.stress.loop import Summary, Worker
+from gpucommons.stress.loop import Meter, NoGpu, Summary, UtilizationController, Worker, open_meter
 from gpucommons.stress.loop import stress as run_stress
-from gpucommons.stress.meter import Meter, NoGpu, open_meter
 
 
 class Backend(StrEnum):

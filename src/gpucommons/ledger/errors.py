@@ -1,7 +1,17 @@
-"""Errors of the ledger: a reason for a metric label, and one line of text. None of them stops the agent."""
+"""Errors of the ledger, its lock, and how a damaged file is set aside.
+
+An error has a reason for a metric label, and one line of text; none stops the agent. Two agents on one file would
+bill every GPU twice, hence the lock. A damaged file is renamed; nothing is ever overwritten or deleted.
+"""
 
 import errno
+import fcntl
+import os
 import sqlite3
+import time
+from pathlib import Path
+
+from gpucommons.base.files import STATE_FILE_MODE, open_state_file
 
 _CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _REASONS = {
@@ -58,3 +68,45 @@ def _reason(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "full"
     return "read_only" if error.errno == errno.EROFS else "cannot_open"
+
+
+def lock_ledger(path: Path) -> int:
+    """Lock the ledger for this process until the returned descriptor is closed. Raises LedgerError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = open_state_file(f"{path}.lock", os.O_RDWR)
+    except OSError as error:
+        raise from_os(error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise LedgerError(
+            "in_use", "another agent uses it: stop that agent or set another file with [ledger] file"
+        ) from None
+    except OSError:
+        # The file system has no locks: an unlocked ledger is better than none.
+        return descriptor
+    return descriptor
+
+
+_COMPANIONS = ("", "-wal", "-shm")
+
+
+def set_aside(path: Path, wall_s: float) -> Path:
+    """Returns the new name. The write-ahead log is renamed too: it may contain data that can be recovered."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_s))
+    target = path.with_name(f"{path.name}.corrupt-{stamp}")
+    number = 1
+    while any(os.path.lexists(f"{target}{suffix}") for suffix in _COMPANIONS):
+        number += 1
+        target = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
+    try:
+        for suffix in reversed(_COMPANIONS):
+            if os.path.lexists(f"{path}{suffix}"):
+                os.rename(f"{path}{suffix}", f"{target}{suffix}")
+                # A file of an earlier release may be readable by all.
+                os.chmod(f"{target}{suffix}", os.stat(f"{target}{suffix}").st_mode & STATE_FILE_MODE)
+    except OSError as error:
+        raise LedgerError("cannot_open", f"a damaged file cannot be renamed: {error.strerror}") from error
+    return target

@@ -1,25 +1,244 @@
-"""Integrates usage over time: samples in, billed amounts out. Pure; the only clock is the one in the samples.
+"""Integrates usage over time: snapshots in, billed amounts out, as batches that wait for the disk. Pure.
 
-An interval counts for a slot only if the slot was read at both ends. It is billed by the usage at its start, for
-exactly the monotonic time between the two samples. All other time is a gap: counted, but not billed. The wall clock
-only decides under which minute an amount is filed.
+The only clock is the one of the samples.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
-from gpucommons.ledger.batch import MINUTE_S, NS, Batch, Gap, TimeKey, UsageKey
-from gpucommons.model.accounts import Amounts, JobFigures, SlotTime
+from gpucommons.model.accounts import Amounts, JobFigures, OwnerKey, SlotTime
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
     WHOLE_SM,
     Account,
+    Allocation,
     Holding,
     IdleCause,
     JobRequest,
     Slot,
+    SlotInfo,
     SlotUsage,
     UsageSample,
 )
+from gpucommons.model.leases import Lease
+from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.rules.identities import job_of_lease
+
+# The usage that one snapshot bills. Pure.
+
+_NS = 1_000_000_000
+
+
+def usage_of(snapshot: Snapshot) -> UsageSample:
+    """Has no slots if the GPUs could not be read: that is a gap, not a node without GPUs."""
+    reading, gpus = snapshot.readings.allocations, snapshot.readings.gpus
+    causes = _IdleCauses(snapshot.readings)
+    by_slot: dict[str, list[Allocation]] = {}
+    for allocation in reading.allocations if reading else ():
+        if allocation.share:
+            by_slot.setdefault(allocation.slot.uuid, []).append(allocation)
+    complete = reading is not None and reading.complete
+    return UsageSample(
+        round(snapshot.monotonic_s * _NS),
+        snapshot.wall_s,
+        tuple(_slot_usage(info, by_slot, complete, causes) for info in (reading.slots if reading else ())),
+        {gpu.identity.uuid: gpu.identity.name for gpu in (gpus.gpus if gpus else ()) if gpu.identity.name},
+        causes.requests,
+    )
+
+
+class _IdleCauses:
+    """What the programs of each job do while they do not use the GPU, by what their processes do."""
+
+    def __init__(self, readings: Readings) -> None:
+        leases, processes = readings.leases, readings.processes
+        self._trees = None if processes is None else processes.trees
+        self._clients = {} if leases is None else {job_of_lease(id): key.pid for id, key in leases.clients.items()}
+        self.requests = (
+            {} if leases is None else {job_of_lease(each.request.id): _request(each) for each in leases.leases}
+        )
+
+    def of(self, row: Allocation) -> IdleCause | None:
+        """None for a holding that is not idle or not of a job, and where none of its processes is known."""
+        trees, account = self._trees, row.account
+        if trees is None or row.active is not False or not (account.job or account.pod):
+            return None
+        client = self._clients.get(account.job)
+        pids = tuple(process.pid for process in row.processes)
+        roots = pids if client is None else (*pids, client)
+        if not roots:
+            return None
+        if not trees.on_core.isdisjoint(roots):
+            return IdleCause.CPU
+        return IdleCause.NEITHER if trees.on_disk.isdisjoint(roots) else IdleCause.DISK
+
+
+def _request(lease: Lease) -> JobRequest:
+    request = lease.request
+    waited_s = max(0.0, lease.since_s - request.arrived_s)
+    return JobRequest(round(waited_s * 1000), request.memory_bytes and request.memory_bytes // 1024)
+
+
+def _slot_usage(info: SlotInfo, by_slot: dict[str, list[Allocation]], complete: bool, causes: _IdleCauses) -> SlotUsage:
+    if info.is_rest:
+        # No MIG device covers it, so it cannot be held, whether all sources answered or not.
+        return SlotUsage(info.slot)
+    by_account: dict[Account, list[Allocation]] = {}
+    for allocation in by_slot.get(info.slot.uuid, ()):
+        by_account.setdefault(allocation.account, []).append(allocation)
+    return SlotUsage(
+        info.slot, tuple(_holding(account, rows, causes) for account, rows in by_account.items()), complete
+    )
+
+
+def _holding(account: Account, rows: list[Allocation], causes: _IdleCauses) -> Holding:
+    """One account on one slot. Active if any of its workloads is; idle only if all are known to be idle."""
+    if len(rows) == 1:
+        row = rows[0]
+        return Holding(account, row.share, row.active, row.sm, row.memory_bytes, row.milliwatts, causes.of(row))
+    states = [row.active for row in rows]
+    return Holding(
+        account,
+        sum(row.share for row in rows),
+        True if True in states else None if None in states else False,
+        _sum(row.sm for row in rows),
+        _sum(row.memory_bytes for row in rows),
+        _sum(row.milliwatts for row in rows),
+        min((cause for row in rows if (cause := causes.of(row))), key=list(IdleCause).index, default=None),
+    )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+# What one flush writes, and the backlog of batches that could not be written yet. Pure.
+
+NS = 1_000_000_000
+MINUTE_S = 60
+NOT_WRITTEN = "not_written"
+
+
+class Gap(NamedTuple):
+    """Time that was not observed and is not billed. An empty `slot_uuid` means the whole node."""
+
+    wall_s: int
+    slot_uuid: str
+    reason: str
+    ns: int
+
+
+UsageKey = tuple[int, Slot, Account]
+TimeKey = tuple[int, Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Usage since the last batch. The keys start with the minute: Unix time divided by 60.
+
+    `models` are the names of the GPUs' models, by the GPU's UUID; `jobs` has the accounts that are jobs or pods.
+    """
+
+    usage: dict[UsageKey, Amounts]
+    slot_time: dict[TimeKey, SlotTime]
+    gaps: tuple[Gap, ...] = ()
+    seconds: float = 0.0
+    models: Mapping[str, str] = field(default_factory=dict)
+    jobs: Mapping[Account, JobFigures] = field(default_factory=dict)
+
+    def merged(self, later: Self) -> "Batch":
+        usage, slot_time = dict(self.usage), dict(self.slot_time)
+        for key, amounts in later.usage.items():
+            usage[key] = usage[key].plus(amounts) if key in usage else amounts
+        for place, time in later.slot_time.items():
+            slot_time[place] = slot_time[place].plus(time) if place in slot_time else time
+        models, jobs = {**self.models, **later.models}, dict(self.jobs)
+        for account, figures in later.jobs.items():
+            jobs[account] = jobs[account].merged(figures) if account in jobs else figures
+        return Batch(usage, slot_time, self.gaps + later.gaps, self.seconds + later.seconds, models, jobs)
+
+    def by_owner(self) -> dict[OwnerKey, Amounts]:
+        totals: dict[OwnerKey, Amounts] = {}
+        for (_, _, account), amounts in self.usage.items():
+            key = OwnerKey(account.kind, account.owner, account.namespace)
+            known = totals.get(key)
+            totals[key] = amounts if known is None else known.plus(amounts)
+        return totals
+
+
+class Moment(NamedTuple):
+    """When a batch ended, by the monotonic clock and by the wall clock."""
+
+    monotonic_ns: int
+    wall_s: float
+
+
+@dataclass(slots=True)
+class PendingBatch:
+    """A batch that is not written yet. After the first attempt it has a number and is never merged again.
+
+    A write that failed may still have reached the disk: the number shows that at the next attempt.
+    """
+
+    began_ns: int
+    until: Moment
+    batch: Batch
+    number: int | None = None
+
+
+class Backlog:
+    """Batches to be written, oldest first, merged by the minute; none is older than `keep_s`."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_ns = round(keep_s * NS)
+        self._entries: deque[PendingBatch] = deque()
+        self._numbers = 0
+        self.lost_s = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return sum(entry.batch.seconds for entry in self._entries)
+
+    def add(self, batch: Batch, until: Moment) -> None:
+        last = self._entries[-1] if self._entries else None
+        if last and last.number is None and until.monotonic_ns - last.began_ns < MINUTE_S * NS:
+            last.batch, last.until = last.batch.merged(batch), until
+        else:
+            self._entries.append(PendingBatch(until.monotonic_ns, until, batch))
+        while self._entries[0].until.monotonic_ns < until.monotonic_ns - self._keep_ns:
+            self._drop(self._entries.popleft())
+
+    def _drop(self, entry: PendingBatch) -> None:
+        """Drop a batch that is too old: its time becomes a gap, recorded in the newest batch."""
+        seconds, newest = entry.batch.seconds, self._entries[-1]
+        gap = Gap(int(entry.until.wall_s), "", NOT_WRITTEN, round(seconds * NS))
+        newest.batch = newest.batch.merged(Batch({}, {}, (*entry.batch.gaps, gap)))
+        self.lost_s += seconds
+
+    def first(self) -> PendingBatch | None:
+        """The next batch to write. From now on it is not merged with later ones."""
+        if not self._entries:
+            return None
+        entry = self._entries[0]
+        if entry.number is None:
+            self._numbers += 1
+            entry.number = self._numbers
+        return entry
+
+    def written(self, entry: PendingBatch) -> None:
+        """Remove a written batch. It may have been dropped as too old during the write."""
+        if self._entries and self._entries[0] is entry:
+            self._entries.popleft()
+
+
+# Integrates usage over time: samples in, billed amounts out. Pure; the only clock is the one in the samples.
+#
+# An interval counts for a slot only if the slot was read at both ends. It is billed by the usage at its start, for
+# exactly the monotonic time between the two samples. All other time is a gap: counted, but not billed. The wall clock
+# only decides under which minute an amount is filed.
 
 STALLED = "stalled"
 UNREAD = "unread"

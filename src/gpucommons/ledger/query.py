@@ -1,20 +1,42 @@
-"""Reads a period from the ledger file, also while an agent writes it. Never writes."""
+"""Reads a period or a job from the ledger file, also while an agent writes it, and sums it up. Never writes."""
 
+import math
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from gpucommons.base.files import refused
-from gpucommons.ledger.batch import Gap
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
-from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, Piece, pieces
-from gpucommons.ledger.schema import APPLICATION_ID, MIGRATIONS
-from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
+from gpucommons.ledger.integrate import Gap
+from gpucommons.ledger.schema import APPLICATION_ID, DAY, DAY_S, HOUR, LAYERS, MIGRATIONS, Piece, pieces
+from gpucommons.model.accounts import (
+    NO_CHARGE,
+    NO_PRICES,
+    PERIODS,
+    AccountsReading,
+    Amounts,
+    By,
+    Charge,
+    HeldKey,
+    JobFigures,
+    JobUsage,
+    OwnerKey,
+    PeriodAccounts,
+    Prices,
+    SlotTime,
+    sum_amounts,
+)
 from gpucommons.model.allocations import UNATTRIBUTED, Account, Slot
+from gpucommons.rules.cost import charge_of
+from gpucommons.rules.identities import account_name, qualified_name
+
+# Reads a period from the ledger file, also while an agent writes it. Never writes.
 
 _Result = TypeVar("_Result")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)
@@ -174,3 +196,149 @@ def _rows(connection: sqlite3.Connection, columns: str, table: str, part: Piece,
         f"SELECT {columns} FROM {table}_{part.layer.name} WHERE start >= ? AND start < ? GROUP BY {by}",
         (part.since_s, part.until_s),
     )
+
+
+# The accounts: what the ledger billed in a period, by user, group, namespace, pod, job, day or GPU. Sums are exact.
+
+NONE = "(none)"
+_DAYS = {"7d": 7, "30d": 30}
+
+
+def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Prices = NO_PRICES) -> PeriodAccounts:
+    """One row for each `by`. With `user`, only what is billed to that name: then no slot has free time.
+
+    By day, the period must have been read by day.
+    """
+    found: dict[str, list[Amounts]] = {}
+    charges: dict[str, Charge] = {}
+    for name, slot, account, amounts in _named_account(period, by):
+        if user is None or account_name(account) == user:
+            found.setdefault(name, []).append(amounts)
+            if prices.per_gpu_hour:
+                charge = charge_of(slot, period.models.get(slot.gpu_uuid, ""), amounts, prices)
+                charges[name] = charges.get(name, NO_CHARGE).plus(charge)
+    times: dict[str, SlotTime] | None = None
+    if by is By.GPU and user is None:
+        times = {}
+        for slot, time in period.slot_time.items():
+            name = _slot_row(slot)
+            times[name] = times.get(name, SlotTime()).plus(time)
+            found.setdefault(name, [])
+    rows = {name: sum_amounts(each) if each else Amounts() for name, each in found.items()}
+    gaps: dict[str, int] = {}
+    for gap in period.gaps:
+        gaps[gap.reason] = gaps.get(gap.reason, 0) + gap.ns
+    return PeriodAccounts(by, period.since_s, period.until_s, rows, times, gaps, charges, prices)
+
+
+def read_accounts(path: Path, now_wall_s: float, prices: Prices = NO_PRICES) -> AccountsReading:
+    """Empty while there is no ledger file; raises LedgerError where it cannot be read."""
+    if not path.exists():
+        return AccountsReading()
+    midnight_s = datetime.fromtimestamp(now_wall_s).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    by_period, today = {}, {}
+    for name in PERIODS:
+        since_s = int(midnight_s if name == "today" else now_wall_s - _DAYS[name] * DAY_S)
+        period = read_period(path, since_s, math.ceil(now_wall_s))
+        by_period[name] = accounts_of(period, By.USER, None, prices)
+        if name == "today":
+            today = _held(period)
+    return AccountsReading(by_period, today)
+
+
+def _held(period: PeriodUsage) -> dict[HeldKey, int]:
+    held: dict[HeldKey, int] = {}
+    for (slot, account), amounts in period.usage.items():
+        key = HeldKey(OwnerKey(account.kind, account.owner, account.namespace), account_name(account), slot.gpu_uuid)
+        held[key] = held.get(key, 0) + amounts.held_ns
+    return held
+
+
+def _named_account(period: PeriodUsage, by: By) -> Iterator[tuple[str, Slot, Account, Amounts]]:
+    """What was billed, with the name of its row."""
+    if by is not By.DAY:
+        for (slot, account), amounts in period.usage.items():
+            yield _row_name(by, slot, account), slot, account, amounts
+        return
+    for day_s, usage in period.days.items():
+        name = datetime.fromtimestamp(day_s, UTC).strftime("%Y-%m-%d")
+        for (slot, account), amounts in usage.items():
+            yield name, slot, account, amounts
+
+
+def _row_name(by: By, slot: Slot, account: Account) -> str:
+    match by:
+        case By.USER:
+            return account_name(account)
+        case By.POD:
+            return qualified_name(account.namespace, account.pod) or NONE
+        case By.GPU:
+            return _slot_row(slot)
+        case _:
+            return getattr(account, by.value) or NONE
+
+
+def _slot_row(slot: Slot) -> str:
+    """The slot's name and UUID: after a change of the MIG layout, another device has the same name."""
+    return f"{slot.name} {slot.uuid}"
+
+
+# Reads one job from the ledger file: all that was billed under its name. Never writes.
+
+_FIGURES = ", ".join(JobFigures._fields)
+_END = 1 << 40
+
+
+def read_job(path: Path, name: str, user: str | None = None) -> JobUsage | None:
+    """A Slurm job by its id, a lease as lease-ID, a pod as NAMESPACE/POD or by its name; None where it has no row.
+
+    With `user`, only what is billed to that name. Raises LedgerError of one line if the ledger cannot be read.
+    """
+    return queried(path, lambda connection: _read_job(connection, name, user))
+
+
+def _read_job(connection: sqlite3.Connection, name: str, user: str | None) -> JobUsage | None:
+    connection.execute("BEGIN")
+    namespace, _, pod = name.rpartition("/")
+    if not pod:
+        return None
+    found = _accounts(connection, "job = ?", (name,)) or _accounts(
+        connection, "pod = ? AND (namespace = ? OR ? = '')", (pod, namespace, namespace)
+    )
+    chosen = {number: row for number, row in found.items() if user in (None, account_name(row[0]))}
+    if not chosen:
+        return None
+    known = [figures for _, figures in chosen.values() if figures is not None]
+    figures = reduce(JobFigures.merged, known) if len(known) == len(chosen) else None
+    usage = _usage(connection, {number: account for number, (account, _) in chosen.items()}, figures)
+    return JobUsage(name, usage, figures, models_in(connection)) if usage else None
+
+
+def _accounts(
+    connection: sqlite3.Connection, where: str, values: tuple[str, ...]
+) -> dict[int, tuple[Account, JobFigures | None]]:
+    width = len(Account._fields)
+    figures = f", {_FIGURES}" if has_jobs(connection) else ""
+    rows = connection.execute(f"SELECT number, {ACCOUNT_COLUMNS}{figures} FROM accounts WHERE {where}", values)
+    return {
+        number: (Account(*rest[:width]), JobFigures(*rest[width:]) if figures and rest[width] is not None else None)
+        for number, *rest in rows
+    }
+
+
+def _usage(
+    connection: sqlite3.Connection, accounts: dict[int, Account], figures: JobFigures | None
+) -> dict[tuple[Slot, Account], Amounts]:
+    """From the days, which are kept longest: those of the job, where they are known."""
+    since_s, until_s = (0, _END) if figures is None else (DAY.start_of(figures.first_s // 60), figures.last_s)
+    slots = slots_in(connection)
+    marks = ", ".join("?" * len(accounts))
+    usage: dict[tuple[Slot, Account], Amounts] = {}
+    for slot, account, *sums in connection.execute(
+        f"SELECT slot, account, {SUM_COLUMNS} FROM usage_{DAY.name} WHERE start >= ? AND start <= ? "
+        f"AND account IN ({marks}) GROUP BY slot, account",
+        (since_s, until_s, *accounts),
+    ):
+        key = slots(slot), accounts[account]
+        usage[key] = usage.get(key, Amounts()).plus(Amounts(*sums))
+    return usage

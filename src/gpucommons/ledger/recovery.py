@@ -15,11 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_os, from_sqlite
-from gpucommons.ledger.lock import lock_ledger
-from gpucommons.ledger.rollups import DAY, HOUR, LAYERS, MINUTE, Layer
-from gpucommons.ledger.schema import migrate
-from gpucommons.ledger.set_aside import set_aside
+from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_os, from_sqlite, lock_ledger, set_aside
+from gpucommons.ledger.schema import DAY, HOUR, LAYERS, MINUTE, Layer, migrate
 from gpucommons.ledger.store import create_file
 from gpucommons.model.accounts import Amounts, SlotTime
 from gpucommons.model.allocations import UNATTRIBUTED

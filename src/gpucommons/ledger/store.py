@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpucommons.base.files import open_state_file
-from gpucommons.ledger.batch import NS, Batch, Gap, Moment
-from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerCorrupt, LedgerError, from_os, from_sqlite
-from gpucommons.ledger.lock import lock_ledger
+from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerCorrupt, LedgerError, from_os, from_sqlite, lock_ledger
+from gpucommons.ledger.integrate import NS, Batch, Gap, Moment
 from gpucommons.ledger.query import Totals, totals_in
-from gpucommons.ledger.rollups import DAY_S, HOUR, LAYERS, Retention
-from gpucommons.ledger.schema import migrate
+from gpucommons.ledger.schema import DAY_S, HOUR, LAYERS, Retention, migrate
 from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
 from gpucommons.model.allocations import Account, Slot
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucommons.base.processes import boot_id
-from gpucommons.ledger.batch import NS, Backlog, Batch, Moment
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
+from gpucommons.ledger.integrate import NS, Backlog, Batch, Moment
 from gpucommons.ledger.query import Totals, read_totals
 from gpucommons.ledger.recovery import replace_damaged
-from gpucommons.ledger.rollups import Retention
+from gpucommons.ledger.schema import Retention
 from gpucommons.ledger.store import Store, new_run
 from gpucommons.model.accounts import LedgerState, OwnerKey
 

@@ -22,7 +22,7 @@ from typing import Final
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import PauserReading
 from gpucommons.pauser.backend import Code, Failure, failure
-from gpucommons.pauser.counters import Counters
+from gpucommons.pauser.counters import Counters, Refusals
 from gpucommons.pauser.places import default_record
 from gpucommons.pauser.protocol import (
     LATE_S,
@@ -40,7 +40,6 @@ from gpucommons.pauser.protocol import (
     decode_message,
     encode_request,
 )
-from gpucommons.pauser.refusals import Refusals
 
 log = logging.getLogger(__name__)
 

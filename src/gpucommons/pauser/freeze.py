@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.pauser.backend import Code, Failure, State, failure
-from gpucommons.pauser.identity import state_letter
+from gpucommons.pauser.release import state_letter
 
 # Every container runtime names the container's cgroup by its id; docs/owners.md lists the forms.
 _CONTAINER: Final = re.compile(r"(?:[a-z-]+-)?[0-9a-f]{64}(?:\.scope)?")

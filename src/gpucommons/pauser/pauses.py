@@ -15,11 +15,10 @@ from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, State, failure
-from gpucommons.pauser.identity import has_ended, key_of
 from gpucommons.pauser.looks import HeldUp, Looks
 from gpucommons.pauser.protocol import Notice, NoticeKind, Paused
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
-from gpucommons.pauser.release import FINAL, UNFINISHED, Attempt, Outcome, attempt
+from gpucommons.pauser.release import FINAL, UNFINISHED, Attempt, Outcome, attempt, has_ended, key_of
 
 MOST_HOLDS: Final = 1024
 # How long after its timeout a lock may still be carried out by the driver when its caller has died.

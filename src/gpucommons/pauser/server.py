@@ -21,7 +21,7 @@ from typing import Final
 
 from gpucommons.base.text import parse_decimal
 from gpucommons.base.unix_listener import peer_credentials
-from gpucommons.pauser import cuda, leftovers
+from gpucommons.pauser import cuda, release
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure
 from gpucommons.pauser.calls import MAX_PAUSING, MAX_RESUMING, CallThreads
 from gpucommons.pauser.freeze import Freeze
@@ -173,7 +173,7 @@ class Server:
         if not record.claim(_CLAIM_S):
             # It may hang in a driver call. What it has paused can be resumed all the same; the record is left to it.
             self._goes_on()
-            leftovers.resume(record, backends, owned=False, within_s=_START_S)
+            release.resume(record, backends, owned=False, within_s=_START_S)
             self._unavailable = f"another pauser still uses {record.path}; what it had paused was resumed"
             record.close()
             return

@@ -16,14 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gpucommons.pauser import cuda, leftovers
+from gpucommons.pauser import cuda, release
 from gpucommons.pauser.backend import Failure, PauseBackend
 from gpucommons.pauser.freeze import Freeze
 from gpucommons.pauser.heartbeat import BEAT_S
-from gpucommons.pauser.leftovers import Leftover
 from gpucommons.pauser.log import Log
 from gpucommons.pauser.record import PauseRecord, RecordError
-from gpucommons.pauser.release import UNFINISHED
+from gpucommons.pauser.release import UNFINISHED, Leftover
 
 SILENT_S: Final = 2.0
 # How long one round of resuming takes at most, and how long after the pauser's end its record may still be locked.
@@ -102,7 +101,7 @@ class Watchdog:
         try:
             if owned and not record.claim(_CLAIM_S):
                 return False
-            found = leftovers.resume(record, self._backends, owned=owned, within_s=_ROUND_S)
+            found = release.resume(record, self._backends, owned=owned, within_s=_ROUND_S)
         except OSError as error:
             self._log.line(f"cannot use the record of paused programs {self._record}: {error.strerror}")
             return True

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpucommons.stack import stack as common
-from gpucommons.stack.check import ConfigProblem, Run, run_here, tools_missing
+from gpucommons.stack.check import ConfigProblem, Run, StackError, require_free_ports, run_here, tools_missing
 from gpucommons.stack.compose_file import AGENT_IMAGE, ALERTMANAGER_IMAGE, PROJECT, PROMETHEUS_IMAGE
 from gpucommons.stack.engine import docker_answers
-from gpucommons.stack.errors import StackError
-from gpucommons.stack.grafana import ensure_password
 from gpucommons.stack.health import ServiceHealth, probe
-from gpucommons.stack.ports import require_free_ports
+from gpucommons.stack.render import ensure_password
 from gpucommons.stack.stack import Stack, container_ids
 
 _INSTALL_DOCKER = "sudo apt install docker.io"

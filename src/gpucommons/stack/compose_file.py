@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.alertmanager import alertmanager_flags
-from gpucommons.stack.layout import Layout
-from gpucommons.stack.ports import split_address
-from gpucommons.stack.prometheus import prometheus_flags
+from gpucommons.stack.check import split_address
+from gpucommons.stack.prometheus import Layout, alertmanager_flags, prometheus_flags
 
 Yaml = dict[str, Any]
 

@@ -1,7 +1,6 @@
 """The stack without Docker: the distribution's prometheus and alertmanager, supervised, in one directory.
 
-A second start has no effect; stop ends all processes and keeps the data. Installs nothing. It has no Grafana, which
-distributions do not package.
+Their logs are shown together, each line with the name of its service.
 """
 
 import contextlib
@@ -12,22 +11,55 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from gpucommons.base.files import FileFollower
 from gpucommons.stack import stack as common
-from gpucommons.stack.alertmanager import alertmanager_flags
-from gpucommons.stack.check import ConfigProblem, run_here, tools_missing
-from gpucommons.stack.errors import StackError
-from gpucommons.stack.health import ServiceHealth, judge, probe
+from gpucommons.stack.check import ConfigProblem, StackError, require_free_ports, run_here, tools_missing
+from gpucommons.stack.health import ServiceHealth, judge, probe, reload_state, wait_for_reload
 from gpucommons.stack.health import get as http_get
-from gpucommons.stack.ports import require_free_ports
 from gpucommons.stack.process import StartedProcess, read_pid_file, send, wait_gone
-from gpucommons.stack.prometheus import prometheus_flags
-from gpucommons.stack.reload import reload_state, wait_for_reload
+from gpucommons.stack.prometheus import alertmanager_flags, prometheus_flags
 from gpucommons.stack.stack import Stack
 from gpucommons.stack.supervisor import SupervisedProgram, deaths_file, read_plan, run_supervisor, write_plan
-from gpucommons.stack.tail import last_lines, show_logs
+
+# The last lines of log files and the lines added to them, each prefixed with the name of its service.
+
+_TAIL_POLL_S = 0.3
+
+
+def last_lines(file: Path, count: int) -> list[str]:
+    return list(deque(_new_lines(FileFollower(file)), count))
+
+
+def show_logs(logs: Mapping[str, Path], lines: int, follow: bool, say: Callable[[str], None]) -> None:
+    """Passes the last lines to `say`. With `follow`, continues with new lines until interrupted."""
+    followers = {name: FileFollower(file) for name, file in logs.items()}
+    for name, follower in followers.items():
+        for line in deque(_new_lines(follower), lines):
+            say(f"{name} | {line}")
+    while follow:
+        time.sleep(_TAIL_POLL_S)
+        for name, follower in followers.items():
+            for line in _new_lines(follower):
+                say(f"{name} | {line}")
+
+
+def _new_lines(follower: FileFollower) -> Iterator[str]:
+    try:
+        for piece in follower.poll():
+            for line in piece.lines:
+                yield line.decode("utf-8", "replace")
+    except FileNotFoundError:
+        return
+
+
+# The stack without Docker: the distribution's prometheus and alertmanager, supervised, in one directory.
+#
+# A second start has no effect; stop ends all processes and keeps the data. Installs nothing. It has no Grafana, which
+# distributions do not package.
 
 _READY_S = 60.0
 _STOP_S = 40.0

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpucommons.config.stack import StackSettings
-from gpucommons.stack.check import ConfigProblem, Run, check_directory
+from gpucommons.stack.check import ConfigProblem, PortOwner, Run, StackError, check_directory
 from gpucommons.stack.compose_file import ComposeHost
-from gpucommons.stack.errors import StackError
 from gpucommons.stack.health import AgentCredentials, get, judge
-from gpucommons.stack.layout import Layout
-from gpucommons.stack.ports import PortOwner
+from gpucommons.stack.prometheus import Layout
 from gpucommons.stack.render import read_secret, rendered, write
 
 Say = Callable[[str], None]

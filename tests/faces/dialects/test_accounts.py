@@ -5,8 +5,7 @@ from typing import Any
 from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons.accounts import CO2, COST, collect_accounts
 from gpucommons.faces.documents.accounts import accounts
-from gpucommons.ledger.accounts import accounts_of
-from gpucommons.ledger.query import PeriodUsage
+from gpucommons.ledger.query import PeriodUsage, accounts_of
 from gpucommons.model.accounts import AccountsReading, Amounts, By
 from gpucommons.model.snapshot import Readings, Snapshot
 from ledger.builders import ALICE, GPU

@@ -15,7 +15,7 @@ import psutil
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
-from gpucommons.pauser.identity import key_of
+from gpucommons.pauser.release import key_of
 from waiting import until
 
 # struct program of program.h behind its mutex, which is 40 bytes on 64-bit Linux.

@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.config.accounts import IdleRuleSettings
-from gpucommons.idle.digest import LostGpu, digest_text
-from gpucommons.idle.messages import HeldIdle
-from gpucommons.ledger.accounts import accounts_of
+from gpucommons.idle.messages import HeldIdle, LostGpu, digest_text
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.event_detector import GPU_LOST
-from gpucommons.ledger.event_log import read_events
-from gpucommons.ledger.query import PeriodUsage, read_period
+from gpucommons.ledger.event_detector import GPU_LOST, read_events
+from gpucommons.ledger.query import PeriodUsage, accounts_of, read_period
 from gpucommons.model.accounts import By
 from gpucommons.model.allocations import UNATTRIBUTED, Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods

@@ -20,11 +20,19 @@ from gpucommons.agent.idle.holders import has_opt_out, held_idle, holders_of, id
 from gpucommons.base.processes import boot_id
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
-from gpucommons.idle.channels import Letter
-from gpucommons.idle.digest import DAYS, DigestSchedule, digest_due
+from gpucommons.idle.channels import Delivery, Letter, Outbox
 from gpucommons.idle.ladder import IdleHolder, Ladder, LadderTerms, climb, reached
-from gpucommons.idle.messages import HeldIdle, IdleAction, event_sentence, gpus, subject_of, text_of
-from gpucommons.idle.outbox import Delivery, Outbox
+from gpucommons.idle.messages import (
+    DAYS,
+    DigestSchedule,
+    HeldIdle,
+    IdleAction,
+    digest_due,
+    event_sentence,
+    gpus,
+    subject_of,
+    text_of,
+)
 from gpucommons.idle.record import IdleRecord, IdleRecordFile
 from gpucommons.model.allocations import Allocation, AllocationReading, WorkloadKind
 from gpucommons.model.events import iso_time

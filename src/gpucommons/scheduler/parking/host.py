@@ -12,7 +12,7 @@ from gpucommons.base.processes import cpu_ticks
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser import identity
+from gpucommons.pauser import release
 from gpucommons.pauser.stopped import why_stopped
 
 _PROC: Final = Path("/proc")
@@ -142,7 +142,7 @@ def _kib(text: str) -> int:
 
 
 class ParkHost(Protocol):
-    """Each as the function of that name in scheduler/parking/host.py, pauser/identity.py and pauser/stopped.py."""
+    """Each as the function of that name in scheduler/parking/host.py, pauser/release.py and pauser/stopped.py."""
 
     def host_memory(self) -> HostMemory | None: ...
     def container_room_bytes(self, pids: Iterable[int]) -> int | None: ...
@@ -172,7 +172,7 @@ class ThisHost:
         return resident_bytes(pids)
 
     def has_ended(self, process: ProcessKey) -> bool:
-        return identity.has_ended(process)
+        return release.has_ended(process)
 
     def why_stopped(self, pids: Iterable[int]) -> str:
         return next((why for pid in pids if (why := why_stopped(pid, every_thread=False))), "")

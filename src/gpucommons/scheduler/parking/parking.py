@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.sharing import ASKED, IDLE, TURN, ParkingReading
 from gpucommons.pauser.client import Pauser
-from gpucommons.pauser.leftovers import RESERVE_BYTES
+from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu, after_look
 from gpucommons.scheduler.parking.moves import Moves
