@@ -14,7 +14,7 @@ from gpucommons.config.accounts import LedgerSettings, QuotaSettings
 from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.ledger.event_detector import read_events
+from gpucommons.ledger.events import read_events
 from gpucommons.ledger.query import read_period
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.simulation.scenarios import SCENARIOS

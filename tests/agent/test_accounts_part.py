@@ -10,7 +10,7 @@ from attribution.builders import gpu
 from gpucommons.agent.accounts import Accounts
 from gpucommons.config.accounts import EventsSettings, LedgerSettings, QuotaSettings
 from gpucommons.config.settings import Settings
-from gpucommons.ledger.event_detector import read_events
+from gpucommons.ledger.events import read_events
 from gpucommons.ledger.integrate import NS
 from gpucommons.ledger.query import accounts_of, read_period
 from gpucommons.model.accounts import AccountsReading, By, HeldKey, LedgerReading, OwnerKey

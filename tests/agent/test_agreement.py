@@ -23,7 +23,7 @@ from gpucommons.cli.main import main
 from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.ledger.event_detector import EventLog
+from gpucommons.ledger.events import EventLog
 from gpucommons.ledger.query import read_accounts, read_totals
 from gpucommons.model.accounts import By
 from gpucommons.model.snapshot import Snapshot

@@ -26,7 +26,7 @@ from gpucommons.cli.text_table import Format, TextTable
 from gpucommons.faces.documents.accounts import SCHEMA as ACCOUNTS
 from gpucommons.faces.documents.events import EVENTS_SCHEMA as EVENTS
 from gpucommons.faces.documents.slots import ALLOCATIONS_SCHEMA as ALLOCATIONS
-from gpucommons.ledger.event_detector import EventLog
+from gpucommons.ledger.events import EventLog
 from gpucommons.ledger.integrate import NS, Batch, Gap
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts

@@ -6,7 +6,7 @@ from dataclasses import replace
 from attribution.builders import gpu, reading
 from demo_node import DemoNode
 from gpucommons.faces.documents.events import matching
-from gpucommons.ledger.event_detector import DetectorState, detect_events, state_after
+from gpucommons.ledger.events import DetectorState, detect_events, state_after
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import WHOLE_SHARE, Allocation, AllocationReading, Slot
 from gpucommons.model.events import Event, format_line, parse_line

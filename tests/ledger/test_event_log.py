@@ -4,7 +4,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from gpucommons.ledger.event_detector import EventLog, older, read_events
+from gpucommons.ledger.events import EventLog, older, read_events
 from gpucommons.model.events import Event, Numbering
 from ledger.test_writer import fill, tmpfs
 from waiting import until

@@ -11,7 +11,7 @@ from gpucommons.cli.top_rows import turn_rows
 from gpucommons.faces.dialects.gpucommons import sharing as metrics
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
-from gpucommons.ledger.event_detector import DetectorState, detect_events
+from gpucommons.ledger.events import DetectorState, detect_events
 from gpucommons.model.sharing import HistogramReading, ParkedProgram, ParkEvent, ParkingReading, SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import Viewer, sharing_seen_by

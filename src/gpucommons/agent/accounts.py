@@ -15,7 +15,7 @@ from gpucommons.config.state_directory import ledger_file, own_event_log
 from gpucommons.faces.documents.job import BilledJob, JobQuery
 from gpucommons.faces.documents.report import LedgerUnreadable, ReportQuery
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.event_detector import EventLog, detect_events
+from gpucommons.ledger.events import EventLog, detect_events
 from gpucommons.ledger.integrate import NS, Integrator, Moment, usage_of
 from gpucommons.ledger.query import PeriodUsage, accounts_of, read_accounts, read_job, read_period
 from gpucommons.ledger.schema import Retention

@@ -154,7 +154,7 @@ def _of_log(
     from gpucommons.base.files import refused
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching
-    from gpucommons.ledger.event_detector import older, read_events
+    from gpucommons.ledger.events import older, read_events
     from gpucommons.model.events import Numbering
 
     scenario = scenario_named(reader.simulate)

@@ -13,7 +13,7 @@ from typing import Final
 from gpucommons.config.accounts import IdleRuleSettings
 from gpucommons.idle.messages import HeldIdle, LostGpu, digest_text
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.event_detector import GPU_LOST, read_events
+from gpucommons.ledger.events import GPU_LOST, read_events
 from gpucommons.ledger.query import PeriodUsage, accounts_of, read_period
 from gpucommons.model.accounts import By
 from gpucommons.model.allocations import UNATTRIBUTED, Allocation, AllocationReading, AllocationState, WorkloadKind
