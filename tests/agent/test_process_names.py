@@ -5,9 +5,8 @@ from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.workloads import UsersReading
-from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.policy.quotas import LimitLookup, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames

@@ -14,10 +14,9 @@ from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.policy import admission
+from gpucommons.scheduler.policy import evaluation
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import Client
-from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
+from gpucommons.scheduler.policy.state import GIB, Client, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.client import NvshareClient
 from needs import needs_program
 from running import command, running_agent
@@ -142,7 +141,7 @@ def test_the_policy_uses_the_keys_in_their_units() -> None:
     assert gpu.clock.window_s == 4.0
     assert (policy.terms.mode, policy.terms.fixed_switch_time) == (Mode.SERIAL, True)
     first, second = Client(1, gpu), Client(2, gpu)
-    assert admission.quantum_s(policy.terms, first, second, WaitReason.TURN) == 30
+    assert evaluation.quantum_s(policy.terms, first, second, WaitReason.TURN) == 30
 
 
 @pytest.mark.parametrize("choices", [Mode, SwitchTime, Fence])

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
-from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.policy.state import Client
-from gpucommons.scheduler.policy.terms import GIB, Mode
+from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts, KnownGpu, resolve
+from gpucommons.scheduler.policy.state import GIB, Client, Mode
 from gpucommons.scheduler.protocol.wire import Version
 from scheduler.world import Peer, World
 

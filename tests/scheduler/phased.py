@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.corun.coruns import Way
-from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, Measure, Send
-from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.policy.state import GIB, PROGRAM, Action, Client, ClientStanding, Measure, Send
 from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.gpu_models import GpuModel, Kind, MatrixModel
 from scheduler.simulation import Script, Simulation

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpucommons.scheduler.policy.quotas import QuotaValues
-from gpucommons.scheduler.policy.terms import GIB, Mode
+from gpucommons.scheduler.policy.state import GIB, Mode
 from gpucommons.scheduler.protocol import client as client_module
 from gpucommons.scheduler.protocol.client import NvshareClient, SchedulerGone
 from scheduler.served import Scripted, serving

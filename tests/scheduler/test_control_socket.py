@@ -11,7 +11,7 @@ import pytest
 
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.faces.documents.turns import turn_pieces
-from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.policy.state import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket
 from gpucommons.scheduler.service.server import SchedulerServer

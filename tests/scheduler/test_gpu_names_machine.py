@@ -7,8 +7,7 @@ from hypothesis.stateful import initialize, rule
 
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.state import Client, ClientStanding
-from gpucommons.scheduler.policy.terms import GIB, Mode
+from gpucommons.scheduler.policy.state import GIB, Client, ClientStanding, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.client_machine import MANY, WHO, ClientMachine, with_clients, with_room
 from scheduler.named_world import GPUS, NAMES, NamedWorld

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.terms import Mode
+from gpucommons.scheduler.policy.state import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, encode
 from scheduler.served import Scripted, serving
 

@@ -5,8 +5,7 @@ from itertools import count
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, Measure
-from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.policy.state import GIB, PROGRAM, Action, Client, ClientStanding, Measure
 from gpucommons.scheduler.protocol.wire import MessageType
 
 GPUS = ("GPU-0", "GPU-1", "GPU-2")

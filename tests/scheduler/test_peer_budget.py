@@ -17,7 +17,7 @@ from gpucommons.base.user_namespace import UserNamespace
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.faces.documents.turns import turn_pieces, turns_of
 from gpucommons.model.sharing import SharingReading
-from gpucommons.scheduler.policy.terms import Mode
+from gpucommons.scheduler.policy.state import Mode
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
 from needs import needs_root

@@ -4,10 +4,9 @@ import pytest
 
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.policy.admission import wait_reason
+from gpucommons.scheduler.policy.evaluation import wait_reason
 from gpucommons.scheduler.policy.quotas import NO_LIMITS
-from gpucommons.scheduler.policy.state import PROGRAM, ClientStanding
-from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
+from gpucommons.scheduler.policy.state import GIB, PROGRAM, ClientStanding, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.reading import FRONT, read_client
 from scheduler.simulation import Script, Simulation

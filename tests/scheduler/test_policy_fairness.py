@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.policy.state import ClientStanding
-from gpucommons.scheduler.policy.terms import GIB, Mode
+from gpucommons.scheduler.policy.state import GIB, ClientStanding, Mode
 from scheduler.simulation import Script, Simulation
 
 # How much less than its share an owner may have.

@@ -9,8 +9,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
-from gpucommons.scheduler.policy.state import NEVER, ClientStanding
-from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, SwitchTime
+from gpucommons.scheduler.policy.state import GIB, NEVER, ClientStanding, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import Version
 from scheduler.client_machine import MANY, WHO, ClientMachine, with_clients, with_room
 from scheduler.world import Peer, World

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Way
-from gpucommons.scheduler.policy.admission import wait_reason
-from gpucommons.scheduler.policy.state import NEVER, ClientStanding
-from gpucommons.scheduler.policy.terms import GIB, Mode
+from gpucommons.scheduler.policy.evaluation import wait_reason
+from gpucommons.scheduler.policy.state import GIB, NEVER, ClientStanding, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.world import Peer, World
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.policy.terms import Mode
+from gpucommons.scheduler.policy.state import Mode
 from scheduler.simulation import Simulation
 
 MINUTE_S = 60.0

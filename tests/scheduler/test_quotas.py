@@ -4,10 +4,10 @@ import pytest
 
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import (
     ClientLimits,
+    LimitLookup,
     QuotaRule,
     QuotaValues,
     decide,
@@ -15,8 +15,7 @@ from gpucommons.scheduler.policy.quotas import (
     from_client,
     from_rules,
 )
-from gpucommons.scheduler.policy.state import Client
-from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.policy.state import GIB, Client
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from gpucommons.cli.scheduler_view import explanations, status_lines
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.limit_lookup import PodName
-from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
-from gpucommons.scheduler.policy.terms import GIB, Fence, Mode
+from gpucommons.scheduler.policy.quotas import PodName, QuotaRule, QuotaValues
+from gpucommons.scheduler.policy.state import GIB, Fence, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, encode
 from gpucommons.scheduler.service.process_names import ProcessNames
 from scheduler.served import Scripted, Served, control, serving

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.scheduler.policy.billing import TurnClock
-from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.policy.overhead import MIB, next_overhead
+from gpucommons.scheduler.policy.devices import MIB, KnownGpu, next_overhead, resolve
 
 GPUS = [
     KnownGpu("GPU-gone", 3, generation=1),

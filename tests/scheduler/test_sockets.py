@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.scheduler.policy.terms import Mode
+from gpucommons.scheduler.policy.state import Mode
 from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.served import Scripted, Served, control, serving
 from scheduler.test_admins import Peer, as_peer

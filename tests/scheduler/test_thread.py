@@ -15,9 +15,8 @@ from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import SharingReading
 from gpucommons.scheduler.policy.devices import GpuFacts
-from gpucommons.scheduler.policy.limit_lookup import PodName
-from gpucommons.scheduler.policy.quotas import QuotaValues
-from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.policy.quotas import PodName, QuotaValues
+from gpucommons.scheduler.policy.state import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread

@@ -11,7 +11,7 @@ from itertools import count
 
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
-from gpucommons.scheduler.policy.admission import wait_reason
+from gpucommons.scheduler.policy.evaluation import wait_reason
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import (
     NEVER,
@@ -22,9 +22,9 @@ from gpucommons.scheduler.policy.state import (
     Disconnect,
     GpuQueue,
     Measure,
+    Mode,
     client_name,
 )
-from gpucommons.scheduler.policy.terms import Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 
 GPU = "GPU-test"

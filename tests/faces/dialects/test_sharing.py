@@ -14,7 +14,7 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaValues
-from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.policy.state import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
 from parsing import Series, parsed
 from scheduler.served import Scripted, Served, serving

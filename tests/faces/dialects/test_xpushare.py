@@ -6,7 +6,7 @@ from gpucommons.faces.dialects.nvshare import NVSHARE
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.scheduler.policy.terms import GIB
+from gpucommons.scheduler.policy.state import GIB
 from parsing import Series, parsed
 from running import running_agent
 from scheduler.served import Scripted, serving

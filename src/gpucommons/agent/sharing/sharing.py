@@ -26,8 +26,7 @@ from gpucommons.model.workloads import PodReading, UsersReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
-from gpucommons.scheduler.policy.limit_lookup import NO_POD, PodName
-from gpucommons.scheduler.policy.quotas import QuotaValues, from_annotations
+from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
 from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing

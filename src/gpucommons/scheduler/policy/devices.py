@@ -1,24 +1,114 @@
 """The known GPUs, and which of them a client means. Plain values in; events for the policy out.
 
-A GPU that was read once stays known: a driver that does not answer, or a lost GPU, does not change what a name means.
-While no GPU is known, all clients share the queue `default`. A client whose name matches no known GPU counts as
-unnamed: with all other such clients it is in the queue of the GPU with the lowest index, so that it has no exclusive
-turn next to that of another client. It moves to its GPU's queue when a reading shows which one that is. A client that
-has its GPU keeps it, whatever index the GPU has later.
-
-GPUs that a program on several of them links are one queue, that of the first of them: such a program runs on all of
-its GPUs at once or not at all.
+The memory of a client's process besides its allocations (contexts, libraries) belongs to its device, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.sharing import DEFAULT_GPU
-from gpucommons.scheduler.policy.gpu_names import KnownGpu, resolve
-from gpucommons.scheduler.policy.overhead import next_overhead
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, GpuQueue
+
+# Which GPU a client's name for it means. Pure.
+#
+# A client sends NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES as it is set, or nothing; XPUShare's library sends
+# `default` where neither is set. It takes its turns on one GPU: the first of the list, which is CUDA's device 0.
+#
+# | name                            | GPU                                                                |
+# |---------------------------------|--------------------------------------------------------------------|
+# | none, `all`, `none`, `void`,    | the GPU with the lowest index (v1 clients never send a name)       |
+# | `default`                       |                                                                    |
+# | `0`, `1`, ...                   | the GPU with that index                                            |
+# | `0:1`                           | the second MIG device of the GPU with index 0                      |
+# | `GPU-...`, `MIG-...`            | that device; the beginning of a UUID is enough where it is unique  |
+# | a list of these                 | the first of the list                                              |
+#
+# Names are resolved against the GPUs of the latest reading; where none matches, against GPUs that only earlier readings
+# had, the most recent first.
+
+_UNNAMED: Final = frozenset({"", "all", "none", "void", DEFAULT_GPU})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGpu:
+    """A GPU as it was last read. `mig` holds the UUIDs of its MIG devices. GPUs that were last read together have the
+    same `generation`; a later reading has a higher one."""
+
+    uuid: str
+    index: int
+    mig: tuple[str, ...] = ()
+    generation: int = 0
+
+
+def resolve(name: str, known: Iterable[KnownGpu]) -> str | None:
+    """The UUID of the GPU or MIG device; None where no known one matches."""
+    first = name.split(",", 1)[0].strip()
+    recent_first = sorted(known, key=lambda gpu: (-gpu.generation, gpu.index))
+    for _, together in groupby(recent_first, key=attrgetter("generation")):
+        uuid = _resolve_among(first, list(together))
+        if uuid is not None:
+            return uuid
+    return None
+
+
+def _resolve_among(first: str, gpus: Sequence[KnownGpu]) -> str | None:
+    if first.lower() in _UNNAMED:
+        return gpus[0].uuid
+    gpu_part, colon, mig_part = first.partition(":")
+    index = parse_decimal(gpu_part)
+    if index is None:
+        return _by_uuid(first.lower(), gpus)
+    gpu = next((gpu for gpu in gpus if gpu.index == index), None)
+    if gpu is None or not colon:
+        return None if gpu is None else gpu.uuid
+    number = parse_decimal(mig_part)
+    return gpu.mig[number] if number is not None and number < len(gpu.mig) else None
+
+
+def _by_uuid(prefix: str, gpus: Iterable[KnownGpu]) -> str | None:
+    uuids = [uuid for gpu in gpus for uuid in (gpu.uuid, *gpu.mig)]
+    matching = [uuid for uuid in uuids if uuid.lower().startswith(prefix)]
+    exact = [uuid for uuid in matching if uuid.lower() == prefix]
+    return (exact or matching)[0] if exact or len(matching) == 1 else None
+
+
+# The memory of a client's process on the GPU besides its allocations: contexts and libraries (O_base).
+#
+# Pure. It is sampled only while the client has allocated little and runs no kernels. It is smoothed, and kept within
+# what a CUDA context can plausibly take.
+
+MIB: Final = 1 << 20
+_SMALL_ALLOCATION_BYTES: Final = 256 * MIB
+_SMOOTHING: Final = 0.2
+_LEAST_BYTES: Final = 256 * MIB
+_MOST_BYTES: Final = 4096 * MIB
+
+
+def next_overhead(known_bytes: int | None, allocated_bytes: int, nvml_bytes: int | None, hot: bool) -> int | None:
+    """The estimate after one more sample; None while there was no usable sample."""
+    if nvml_bytes is None or hot or allocated_bytes >= _SMALL_ALLOCATION_BYTES:
+        return known_bytes
+    sample = min(max(nvml_bytes - allocated_bytes, _LEAST_BYTES), _MOST_BYTES)
+    if known_bytes is None:
+        return sample
+    return round(known_bytes + _SMOOTHING * (sample - known_bytes))
+
+
+# The known GPUs, and which of them a client means. Plain values in; events for the policy out.
+#
+# A GPU that was read once stays known: a driver that does not answer, or a lost GPU, does not change what a name means.
+# While no GPU is known, all clients share the queue `default`. A client whose name matches no known GPU counts as
+# unnamed: with all other such clients it is in the queue of the GPU with the lowest index, so that it has no exclusive
+# turn next to that of another client. It moves to its GPU's queue when a reading shows which one that is. A client that
+# has its GPU keeps it, whatever index the GPU has later.
+#
+# GPUs that a program on several of them links are one queue, that of the first of them: such a program runs on all of
+# its GPUs at once or not at all.
 
 # Above this a running client is hot: its memory says nothing about its overhead.
 _HOT_RATIO: Final = 0.5

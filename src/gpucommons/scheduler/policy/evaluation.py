@@ -1,40 +1,308 @@
-"""The rules, applied to one GPU after every event (numbers and order: the package's docstring)."""
+"""The rules, applied to one GPU after every event (numbers and order: the package's docstring).
 
-from collections.abc import Iterable
-from typing import Final
+The verdicts come first: which clients may run, what is in the way, how long a turn lasts.
+"""
+
+from collections.abc import Hashable, Iterable
+from itertools import islice
+from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import WaitReason
-from gpucommons.scheduler.corun.coruns import SETTLE_S
-from gpucommons.scheduler.policy.admission import (
-    REFIT_RATIO,
-    biggest_waiter,
-    blocked,
-    in_the_way,
-    is_exclusive,
-    next_client,
-    room_due_s,
-    scan_queue,
-)
-from gpucommons.scheduler.policy.attained import give_way
+from gpucommons.scheduler.corun.coruns import SETTLE_S, PhaseCause, Way
+from gpucommons.scheduler.policy.attained import give_way, own_service_s, service_s
 from gpucommons.scheduler.policy.billing import EPSILON_S
-from gpucommons.scheduler.policy.core_quotas import CoreQuotas
-from gpucommons.scheduler.policy.grants import Grants
 from gpucommons.scheduler.policy.phasing import Phasing, knows_activity
-from gpucommons.scheduler.policy.revocations import Revocations
 from gpucommons.scheduler.policy.state import (
     DROP_RESEND_S,
+    GIB,
     NEVER,
     Action,
     Client,
+    ClientStanding,
     Disconnect,
     DropReason,
     GpuQueue,
     Measure,
     Send,
+    Terms,
 )
-from gpucommons.scheduler.policy.terms import Terms
-from gpucommons.scheduler.policy.transitions import Transitions
+from gpucommons.scheduler.policy.transitions import CoreQuotas, Grants, Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
+
+# The recent revocations of each process, so that a client cannot end its record by connecting again. Pure.
+
+# How long a revocation is remembered.
+REMEMBERED_S: Final = 600.0
+_MOST_PROCESSES: Final = 10_000
+
+
+class Revocations:
+    """By process, or by client where the process is not known."""
+
+    def __init__(self) -> None:
+        # The times of the revocations. In the order of the latest one: the first entry expires first.
+        self._times: dict[Hashable, list[float]] = {}
+
+    def add(self, key: Hashable, now: float) -> int:
+        """Records a revocation; returns how many are remembered of this key."""
+        recent = [*self._recent(key, now), now]
+        self._times.pop(key, None)
+        self._times[key] = recent
+        while len(self._times) > _MOST_PROCESSES or self._times[next(iter(self._times))][-1] < now - REMEMBERED_S:
+            del self._times[next(iter(self._times))]
+        return len(recent)
+
+    def count(self, key: Hashable, now: float) -> int:
+        return len(self._recent(key, now))
+
+    def _recent(self, key: Hashable, now: float) -> list[float]:
+        return [time_s for time_s in self._times.get(key, ()) if time_s >= now - REMEMBERED_S]
+
+
+# Verdicts on one GPU's clients: which may run, what is in the way, how long a turn lasts. They change nothing.
+
+TURN, MEMORY, DEMAND, SOLO = WaitReason.TURN, WaitReason.MEMORY, WaitReason.DEMAND, WaitReason.SOLO
+# Overload ends, and a client dropped by it may join others again, only this far below the safe limit.
+REFIT_RATIO: Final = 0.9
+# Where memory is switched, phases are too short for a trial: clients whose activities sum to at most this run together.
+# On an H200, pairs at 0.71 gain a fifth, and pairs at 1.15 nothing.
+_LIGHT_SM: Final = 0.75
+_LIGHT_UTILISATION: Final = 1.0
+# How many waiting clients are checked for one that fits: bounds the work of one message.
+_BYPASS_WINDOW: Final = 64
+
+
+def wait_reason(terms: Terms, client: Client, now: float) -> WaitReason | None:
+    """Why a client waits; None if it does not wait, or is about to run."""
+    if client.standing is ClientStanding.THROTTLED:
+        return WaitReason.QUOTA
+    return blocked(terms, client.gpu, client, now) if client.standing is ClientStanding.WAITING else None
+
+
+def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReason | None:
+    """Why this client may not run now, its core quota aside; None: it may."""
+    if gpu.phase is not None:
+        if gpu.phase.way is Way.MEASURING:
+            return SOLO
+        return WaitReason.FAIRNESS if gpu.phase.cause is PhaseCause.FAIRNESS else DEMAND
+    if client.is_program:
+        # Its memory stays where it is: only phases stop it.
+        return None
+    if len(gpu.running) == gpu.running_programs:
+        return MEMORY if blocked_by_revoked(gpu, client) else None
+    if terms.serial or (terms.v1_alone and (gpu.running_blind or client.blind)):
+        return TURN
+    needed = gpu.running_bytes + gpu.held_bytes + client.need_bytes
+    if gpu.overloaded or needed > room_bytes(gpu, client):
+        return MEMORY
+    return _blocked_by_activity(gpu, client) if knows_activity(terms, gpu, now) else None
+
+
+def _blocked_by_activity(gpu: GpuQueue, client: Client) -> WaitReason | None:
+    total = 0.0
+    for one in (client, *_switched(gpu)):
+        activity = gpu.coruns.solo_activity(one.id)
+        if activity is None:
+            return SOLO
+        total += activity.sm
+    return DEMAND if total > _light(gpu) else None
+
+
+def _light(gpu: GpuQueue) -> float:
+    return _LIGHT_SM if gpu.metered else _LIGHT_UTILISATION
+
+
+def _switched(gpu: GpuQueue) -> list[Client]:
+    """The running clients whose memory may have to make room: not the programs."""
+    return [client for client in gpu.running.values() if not client.is_program]
+
+
+def is_exclusive(terms: Terms, gpu: GpuQueue) -> bool:
+    """Whether the running clients exclude every other client."""
+    if terms.serial:
+        return bool(gpu.running)
+    return terms.v1_alone and gpu.running_blind > 0
+
+
+def blocked_by_revoked(gpu: GpuQueue, client: Client) -> bool:
+    """Whether the client could not even run alone, because of the memory that revoked clients hold."""
+    return gpu.held_bytes > 0 and gpu.held_bytes + client.need_bytes > gpu.client_limit_bytes
+
+
+def room_bytes(gpu: GpuQueue, client: Client) -> float:
+    return gpu.client_limit_bytes * REFIT_RATIO if client.must_refit else gpu.client_limit_bytes
+
+
+class QueueScan(NamedTuple):
+    """The first client that the running ones block, why they do, and the first client that may run: if it passes the
+    other, until `guest_until_s`."""
+
+    front: Client | None
+    reason: WaitReason
+    fitting: Client | None
+    guest_until_s: float | None = None
+
+
+def scan_queue(terms: Terms, gpu: GpuQueue, now: float) -> QueueScan:
+    front: Client | None = None
+    reason = TURN
+    room: _Reservation | None = None
+    for client in islice(gpu.in_order(), _BYPASS_WINDOW):
+        blocked_by = blocked(terms, gpu, client, now)
+        if blocked_by is None:
+            if room is None:
+                return QueueScan(front, reason, client)
+            until_s = room.admits(client, now)
+            if until_s is not None:
+                return QueueScan(front, reason, client, until_s)
+        elif front is None and not blocked_by_revoked(gpu, client):
+            front, reason = client, blocked_by
+            if is_exclusive(terms, gpu) or is_closed(terms, gpu, front, now):
+                break
+            room = _Reservation(terms, gpu, front, reason, now)
+    return QueueScan(front, reason, None)
+
+
+def is_closed(terms: Terms, gpu: GpuQueue, front: Client, now: float) -> bool:
+    """Whether no client may pass `front`: a client was just dropped for it, or it has waited for too long."""
+    if any(client.drop_s is not None and now - client.drop_s < DROP_RESEND_S for client in gpu.draining.values()):
+        return True
+    limit_s = terms.settings.max_bypass_s
+    return limit_s > 0 and now - front.eligible_s >= limit_s
+
+
+class _Reservation:
+    """The room of `front`, from the time when it is due. A client that passes `front` does not delay it."""
+
+    def __init__(self, terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> None:
+        self._terms = terms
+        self._gpu = gpu
+        self._front = front
+        self._reason = reason
+        leaving = in_the_way(terms, gpu, front, reason, now)
+        self._due_s = room_due_s(terms, leaving, front, reason, now) if leaving else NEVER
+        self._remaining = [c for c in _switched(gpu) if c.drop_s is None and c not in leaving]
+        self._by_activity = knows_activity(terms, gpu, now)
+
+    def admits(self, client: Client, now: float) -> float | None:
+        """Until when the client may run: NEVER if it fits next to `front`, None if it may not."""
+        if self._reason is not TURN and self._reason is not SOLO and self._fits_with_front(client):
+            return NEVER
+        own_s = quantum_s(self._terms, client, client, MEMORY)
+        if self._due_s == NEVER:
+            # What is in the way was dropped, and does not stop.
+            return now + own_s
+        return self._due_s if self._due_s - now >= own_s else None
+
+    def _fits_with_front(self, client: Client) -> bool:
+        gpu, together = self._gpu, (client, self._front, *self._remaining)
+        room = min(room_bytes(gpu, client), room_bytes(gpu, self._front))
+        if gpu.held_bytes + sum(one.need_bytes for one in together) > room:
+            return False
+        return not self._by_activity or sum(_solo_sm(gpu, one) for one in together) <= _light(gpu)
+
+
+def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
+    """The turns that must end before `front` fits, without those that were dropped already: of the owners that have had
+    most. If its own owner has a turn, that one ends before the turns of other owners."""
+    staying = [client for client in _switched(gpu) if client.drop_s is None]
+    staying.sort(
+        key=lambda client: (
+            client.line is not front.line,
+            -service_s(client.line, now),
+            -own_service_s(client, now),
+        )
+    )
+    if reason is TURN or reason is SOLO:
+        return staying
+    need = front.need_bytes + gpu.held_bytes + sum(client.need_bytes for client in staying)
+    busy = _solo_sm(gpu, front) + sum(_solo_sm(gpu, client) for client in staying)
+    room = room_bytes(gpu, front)
+    most_busy = _light(gpu) if reason is DEMAND else NEVER
+    leaving: list[Client] = []
+    for client in staying:
+        if need <= room and busy <= most_busy:
+            break
+        leaving.append(client)
+        need -= client.need_bytes
+        busy -= _solo_sm(gpu, client)
+    # The last one may have made so much room that an earlier one need not leave.
+    for client in leaving[-2::-1]:
+        if need + client.need_bytes <= room and busy + _solo_sm(gpu, client) <= most_busy:
+            leaving.remove(client)
+            need += client.need_bytes
+            busy += _solo_sm(gpu, client)
+    return leaving
+
+
+def room_due_s(terms: Terms, leaving: list[Client], front: Client, reason: WaitReason, now: float) -> float:
+    """When the turns that are in the way of `front` have lasted long enough to be ended, all at once."""
+    return max(_turn_due_s(terms, client, front, reason, now) for client in leaving)
+
+
+def _turn_due_s(terms: Terms, holder: Client, front: Client, reason: WaitReason, now: float) -> float:
+    """A turn lasts a quantum, and until its client has had as much as `front`."""
+    behind_s = 0.0
+    if holder.line is front.line:
+        behind_s = front.served_s - own_service_s(holder, now)
+    elif not front.line.has_anchor:
+        behind_s = front.line.served_s - service_s(holder.line, now)
+    due_s = holder.turn_s + quantum_s(terms, holder, front, reason)
+    if behind_s > 0.0:
+        due_s = max(due_s, now + behind_s)
+    return min(due_s, holder.guest_until_s)
+
+
+def _solo_sm(gpu: GpuQueue, client: Client) -> float:
+    activity = gpu.coruns.solo_activity(client.id)
+    return 0.0 if activity is None else activity.sm
+
+
+def quantum_s(terms: Terms, holder: Client, front: Client, reason: WaitReason) -> float:
+    """How long the turn of `holder` lasts while `front` waits for its room."""
+    settings = terms.settings
+    if terms.operator_quantum_s is not None:
+        return terms.operator_quantum_s
+    if front.gpu.phase is not None:
+        return settings.turn_quantum_s
+    if reason is DEMAND or reason is SOLO:
+        # Turns that end in a switch of memory are long. If the others were short, their clients would get next to
+        # nothing: all turns are long.
+        front = front.gpu.biggest_waiter or front
+    if terms.fixed_switch_time:
+        return settings.switch_time_fixed_s
+    moved_gib = max(_moved_bytes(holder), _moved_bytes(front)) / GIB
+    return min(max(settings.switch_time_multiplier * moved_gib, terms.SWITCH_TIME_MIN_S), terms.SWITCH_TIME_MAX_S)
+
+
+def _moved_bytes(client: Client) -> int:
+    """What a switch moves of a client's memory: its claim, as far as NVML has seen the process use it. Where NVML
+    shows neither the process nor the device, at most the memory that is assumed for the device."""
+    gpu, seen_bytes = client.gpu, client.peak_nvml_bytes
+    return min(client.used_bytes, seen_bytes if seen_bytes or gpu.total_known else gpu.total_bytes)
+
+
+def biggest_waiter(gpu: GpuQueue) -> Client:
+    return max(islice(gpu.in_order(), _BYPASS_WINDOW), key=_moved_bytes)
+
+
+def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
+    """The client that runs when the running one releases, where that is certain: turns are exclusive, and no quota,
+    drain or measurement matters."""
+    if not gpu.fast_path or len(gpu.running) != 1 or gpu.anchor is None or gpu.anchor.id not in gpu.running:
+        return None
+    return following_client(terms, gpu)
+
+
+def following_client(terms: Terms, gpu: GpuQueue) -> Client | None:
+    """`next_client` after a hand-over: only who waits has changed."""
+    first = gpu.first_waiting()
+    if first is None or first.wait_for_mem_sent or not (terms.serial or (terms.v1_alone and first.blind)):
+        return None
+    return first
+
+
+# The rules, applied to one GPU after every event (numbers and order: the package's docstring).
 
 DROP_LOCK = MessageType.DROP_LOCK
 # A long turn is measured over this time, once it has settled.

@@ -11,7 +11,6 @@ from typing import Final
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, MAX_CLIENTS, SETTLE_S, Phase, Way
 from gpucommons.scheduler.policy.billing import EPSILON_S
-from gpucommons.scheduler.policy.grants import Grants
 from gpucommons.scheduler.policy.state import (
     NEVER,
     Action,
@@ -20,9 +19,10 @@ from gpucommons.scheduler.policy.state import (
     DropReason,
     GpuQueue,
     Measure,
+    Terms,
     client_name,
 )
-from gpucommons.scheduler.policy.terms import Terms
+from gpucommons.scheduler.policy.transitions import Grants
 
 # The second sample is taken this long before the phase ends: afterwards other clients run.
 _SAMPLE_EARLY_S: Final = 0.005

@@ -12,22 +12,29 @@ from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.sharing import WaitReason
 from gpucommons.scheduler.policy import attained
-from gpucommons.scheduler.policy.admission import blocked, following_client, is_exclusive, next_client
-from gpucommons.scheduler.policy.core_quotas import CoreQuotas
-from gpucommons.scheduler.policy.evaluation import Evaluation
-from gpucommons.scheduler.policy.revocations import Revocations
+from gpucommons.scheduler.policy.evaluation import (
+    Evaluation,
+    Revocations,
+    blocked,
+    following_client,
+    is_exclusive,
+    next_client,
+)
 from gpucommons.scheduler.policy.state import (
     DROP_RESEND_S,
+    GIB,
     NEVER,
     Action,
     Client,
     ClientStanding,
     DropReason,
+    Fence,
     GpuQueue,
+    Mode,
     Send,
+    Terms,
 )
-from gpucommons.scheduler.policy.terms import GIB, Fence, Mode, Terms
-from gpucommons.scheduler.policy.transitions import Transitions
+from gpucommons.scheduler.policy.transitions import CoreQuotas, Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
 IDLE, WAITING, THROTTLED, RUNNING = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.rules.identities import nvshare_client_name, process_name
-from gpucommons.scheduler.policy.limit_lookup import PodName
+from gpucommons.scheduler.policy.quotas import PodName
 from gpucommons.scheduler.policy.state import Client
 
 

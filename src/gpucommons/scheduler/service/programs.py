@@ -22,8 +22,7 @@ from gpucommons.scheduler.corun.coruns import Way
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
-from gpucommons.scheduler.policy.limit_lookup import LimitLookup
-from gpucommons.scheduler.policy.quotas import ClientLimits
+from gpucommons.scheduler.policy.quotas import ClientLimits, LimitLookup
 from gpucommons.scheduler.policy.state import PROGRAM, Client, ClientStanding, client_name
 from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Circumstances, Exemption, Refusal, ShareScope, divide

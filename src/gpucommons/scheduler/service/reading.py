@@ -4,12 +4,11 @@ from typing import Final, NamedTuple
 
 from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReading, WaitReason
 from gpucommons.scheduler.corun.coruns import Phase, PhaseCause, Way
-from gpucommons.scheduler.policy import admission
+from gpucommons.scheduler.policy import evaluation
 from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import ClientLimits
-from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, client_name
-from gpucommons.scheduler.policy.terms import Mode, Terms
+from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, Mode, Terms, client_name
 
 
 class QueuePosition(NamedTuple):
@@ -78,7 +77,7 @@ def _read_wait(terms: Terms, client: Client, position: QueuePosition, now: float
     if client.standing is not ClientStanding.WAITING and client.standing is not ClientStanding.THROTTLED:
         return None
     gpu = client.gpu
-    reason = admission.wait_reason(terms, client, now)
+    reason = evaluation.wait_reason(terms, client, now)
     return WaitReading(
         reason=reason or WaitReason.READY,
         waited_s=now - client.wait_s,
@@ -99,10 +98,10 @@ def _expected_wait_s(
         return 0.0
     if position.previous is not None:
         before_s = position.previous_expected_s
-        return None if before_s is None else before_s + admission.quantum_s(terms, position.previous, client, reason)
+        return None if before_s is None else before_s + evaluation.quantum_s(terms, position.previous, client, reason)
     holder = next(iter(gpu.running.values()), None)
     return (
-        None if holder is None else max(0.0, holder.turn_s + admission.quantum_s(terms, holder, client, reason) - now)
+        None if holder is None else max(0.0, holder.turn_s + evaluation.quantum_s(terms, holder, client, reason) - now)
     )
 
 
@@ -111,7 +110,7 @@ def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSha
         pass
     queued = [*gpu.in_order(), *gpu.throttled.values()]
     front = gpu.first_waiting()
-    blocked = None if front is None else admission.wait_reason(policy.terms, front, now)
+    blocked = None if front is None else evaluation.wait_reason(policy.terms, front, now)
     way, reason = _way(policy, gpu, blocked, now)
     return GpuSharing(
         uuid=gpu.key,
@@ -182,4 +181,4 @@ def _quantum_left_s(
     holder = next(iter(gpu.running.values()), None)
     if front is None or holder is None or blocked is None or gpu.deadline_s == NEVER:
         return None
-    return max(0.0, holder.turn_s + admission.quantum_s(terms, holder, front, blocked) - now)
+    return max(0.0, holder.turn_s + evaluation.quantum_s(terms, holder, front, blocked) - now)

@@ -37,9 +37,8 @@ from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.parking.transfers import RoomReader
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
-from gpucommons.scheduler.policy.limit_lookup import LimitLookup
 from gpucommons.scheduler.policy.policy import Policy
-from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.policy.quotas import LimitLookup, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.matching import ProgramRule

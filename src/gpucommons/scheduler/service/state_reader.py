@@ -19,7 +19,7 @@ from gpucommons.model.sharing import (
     SharingReading,
 )
 from gpucommons.scheduler.policy.devices import DeviceTable
-from gpucommons.scheduler.policy.limit_lookup import LimitLookup
+from gpucommons.scheduler.policy.quotas import LimitLookup
 from gpucommons.scheduler.policy.state import Client, ClientStanding, GpuQueue
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.protocol.wire import MessageType
