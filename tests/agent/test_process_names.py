@@ -9,7 +9,7 @@ from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import LimitLookup, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import Client
 from gpucommons.scheduler.programs.jobs import read_programs
-from gpucommons.scheduler.service.process_names import ProcessNames
+from gpucommons.scheduler.service.state_reader import ProcessNames
 from scheduler.programs.node import Node, Proc
 
 TRAIN = ProcessContext(("python3", "-u", "/home/alice/train.py", "--secret", "x"))

@@ -13,9 +13,8 @@ from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
-from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
-from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramReading, group
+from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramActivity, ProgramReading, group
 from pauser.rig import settings
 
 GPU = "GPU-0"

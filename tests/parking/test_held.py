@@ -4,8 +4,7 @@ from gpucommons.model.ownership import Workload
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.parking.programs import HeldPrograms
 from gpucommons.scheduler.parking.values import ParkProgram
-from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, group
+from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, ProgramActivity, group
 
 KEY = "process:7"
 

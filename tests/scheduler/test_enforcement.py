@@ -12,9 +12,8 @@ from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.model.ownership import Workload
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
-from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser
-from gpucommons.scheduler.programs.trespass import TrespassReport
+from gpucommons.scheduler.programs.exemptions import TrespassReport
+from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, ProgramActivity
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from needs import needs_program
 from pauser.rig import settings

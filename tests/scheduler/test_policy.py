@@ -8,7 +8,7 @@ from gpucommons.scheduler.policy.evaluation import wait_reason
 from gpucommons.scheduler.policy.quotas import NO_LIMITS
 from gpucommons.scheduler.policy.state import GIB, PROGRAM, ClientStanding, Fence, Mode, SwitchTime
 from gpucommons.scheduler.protocol.wire import MessageType
-from gpucommons.scheduler.service.reading import FRONT, read_client
+from gpucommons.scheduler.service.state_reader import FRONT, read_client
 from scheduler.simulation import Script, Simulation
 
 T = MessageType

@@ -16,7 +16,7 @@ from gpucommons.pauser.protocol import Notice, Reply
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import PROGRAM, Action, Client
 from gpucommons.scheduler.protocol.wire import MessageType
-from gpucommons.scheduler.service.program_peer import ProgramPeer
+from gpucommons.scheduler.service.programs import ProgramPeer
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 from pauser.rig import GPU, environment, pausing
 from stopping import by_signal

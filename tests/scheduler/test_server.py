@@ -17,7 +17,7 @@ from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import PodName, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import GIB, Fence, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, encode
-from gpucommons.scheduler.service.process_names import ProcessNames
+from gpucommons.scheduler.service.state_reader import ProcessNames
 from scheduler.served import Scripted, Served, control, serving
 
 T = MessageType

@@ -18,7 +18,7 @@ from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import PodName, QuotaValues
 from gpucommons.scheduler.policy.state import GIB
 from gpucommons.scheduler.protocol.wire import MessageType
-from gpucommons.scheduler.service.process_names import ProcessNames
+from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread
 from scheduler.served import PATIENCE_S, PRIVACY, Scripted, scheduler_settings
 

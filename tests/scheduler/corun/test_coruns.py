@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way
-from gpucommons.scheduler.corun.facts import FIRST_MINUTE_RATIO, LATER_RATIO, Activity, ClientFacts, PauseBudget, Use
-from gpucommons.scheduler.corun.progress import MAX_PROGRESS, progress_together
+from gpucommons.scheduler.corun.facts import (
+    FIRST_MINUTE_RATIO,
+    LATER_RATIO,
+    MAX_PROGRESS,
+    Activity,
+    ClientFacts,
+    PauseBudget,
+    Use,
+    progress_together,
+)
 from gpucommons.simulation.lab_jobs import MATRIX_LOADS
 
 # Pairs on an H200: kinds, the device's activity together, measured progress of each.

@@ -9,8 +9,7 @@ from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.workload import Surroundings
-from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.jobs import group, read_programs
+from gpucommons.scheduler.programs.jobs import ProgramActivity, group, read_programs
 from scheduler.programs.node import (
     BARE,
     Node,

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program
+from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramActivity
 from gpucommons.scheduler.programs.joining import (
     Observation,
     ProgramRoster,

@@ -2,7 +2,7 @@
 
 from gpucommons.scheduler.programs.exemptions import Circumstances, Exempt, ShareScope, divide
 from gpucommons.scheduler.programs.jobs import read_programs
-from gpucommons.scheduler.programs.linked import linked_gpus
+from gpucommons.scheduler.programs.joining import linked_gpus
 from gpucommons.scheduler.programs.matching import ProgramRule, addressed, exempting_rule
 from gpucommons.simulation.lab_jobs import JOBS
 from simulation.played_lab import PlayedLab

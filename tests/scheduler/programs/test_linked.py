@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program
-from gpucommons.scheduler.programs.linked import LinkedGpus, linked_gpus
+from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramActivity
+from gpucommons.scheduler.programs.joining import LinkedGpus, linked_gpus
 
 GPUS = [f"GPU-{index}" for index in range(8)]
 

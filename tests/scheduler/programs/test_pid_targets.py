@@ -2,7 +2,7 @@
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.programs.jobs import GpuUser
-from gpucommons.scheduler.programs.pid_targets import PidTargets
+from gpucommons.scheduler.programs.matching import PidTargets
 
 
 def process(pid: int, start_ticks: int) -> GpuUser:

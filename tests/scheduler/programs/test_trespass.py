@@ -4,9 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.scheduler.programs.exemptions import Circumstances, ShareScope, divide
+from gpucommons.scheduler.programs.exemptions import (
+    Circumstances,
+    ShareScope,
+    TrespassReport,
+    TrespassVerdicts,
+    divide,
+    judge_trespassers,
+)
 from gpucommons.scheduler.programs.jobs import GpuUser
-from gpucommons.scheduler.programs.trespass import TrespassReport, TrespassVerdicts, judge_trespassers
 from scheduler.programs.node import Node, Proc
 from scheduler.programs.strategies import NODES
 

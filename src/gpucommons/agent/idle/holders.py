@@ -23,7 +23,7 @@ from gpucommons.model.workloads import IDLE_LABEL, PodReading, all_containers
 from gpucommons.owners.slot_states import shortest_idle_s
 from gpucommons.rules.identities import account_name
 from gpucommons.rules.placement import says_no
-from gpucommons.scheduler.programs.commands import short_command
+from gpucommons.scheduler.programs.jobs import short_command
 
 # The holders of slots as the ladder sees them: containers, pods, jobs, leases, a user's programs on a GPU. Pure.
 

@@ -35,7 +35,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.owners.attribution_stage import NamesUsers
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
-from gpucommons.scheduler.programs.trespass import TrespassReport
+from gpucommons.scheduler.programs.exemptions import TrespassReport
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.host.process_details import ancestors_from
 from gpucommons.sources.people.user_names import host_user_names

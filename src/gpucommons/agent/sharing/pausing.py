@@ -9,10 +9,9 @@ from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.pauser.places import SERVICE_SOCKET
+from gpucommons.scheduler.programs.exemptions import TrespassReport, TrespassStanding
 from gpucommons.scheduler.programs.jobs import read_programs
-from gpucommons.scheduler.programs.trespass import TrespassReport, TrespassStanding
-from gpucommons.scheduler.service.enforcement import EnforcementTerms
-from gpucommons.scheduler.service.enforcement_thread import EnforcementThread
+from gpucommons.scheduler.service.enforcement import EnforcementTerms, EnforcementThread
 from gpucommons.sources.source import Source
 
 # Which pauser the agent uses, and on which terms programs on leased GPUs are paused.

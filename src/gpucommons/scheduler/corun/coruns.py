@@ -12,8 +12,15 @@ from typing import Final, Generic, TypeVar
 
 from gpucommons.model.gpu import IDLE_ACTIVITY, DeviceActivity
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
-from gpucommons.scheduler.corun.facts import LONG_USE_SPAN_S, MAX_SAMPLES, USE_SPAN_S, Activity, ClientFacts, Use
-from gpucommons.scheduler.corun.progress import progress_together
+from gpucommons.scheduler.corun.facts import (
+    LONG_USE_SPAN_S,
+    MAX_SAMPLES,
+    USE_SPAN_S,
+    Activity,
+    ClientFacts,
+    Use,
+    progress_together,
+)
 
 # GPM's counters move every 100 ms: a shorter phase cannot be measured, and neither can its first 100 ms.
 LEAST_MEASURED_S: Final = 0.25

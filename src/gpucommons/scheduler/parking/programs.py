@@ -22,9 +22,8 @@ from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
 from gpucommons.scheduler.parking.moves import MOST_PROCESSES, Places, ProcessMemory
 from gpucommons.scheduler.parking.values import ParkProgram, ParkRefusal, ParkStage, WhyNot
-from gpucommons.scheduler.programs.activity import ProgramActivity
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
-from gpucommons.scheduler.programs.jobs import Program, ProgramReading
+from gpucommons.scheduler.programs.jobs import Program, ProgramActivity, ProgramReading
 from gpucommons.scheduler.programs.matching import names
 from gpucommons.sources.host.process_details import ancestors_from
 

@@ -1,11 +1,6 @@
-"""Which programs are left alone, and why, in a sentence for `status`. Pure.
+"""Which programs are left alone, and which are paused because their GPU is leased to another user. Pure.
 
-A process is left alone on its own account where pausing it would be wrong or impossible whatever its job is: the rest
-of the job still takes part. All other reasons hold for the whole program, because its processes are paused together.
-
-What can be known of MPS: NVML lists its clients as `mps`, and the server among the compute processes under the name
-nvidia-cuda-mps-server, which the kernel cuts to nvidia-cuda-mps. A driver that does not list MPS clients shows them as
-plain compute processes; they are then left alone after the pauser was refused (801).
+Each has its reason, in a sentence for `status`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +15,15 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.rules.placement import says_no
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, group
 from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
+
+# Which programs are left alone, and why, in a sentence for `status`. Pure.
+#
+# A process is left alone on its own account where pausing it would be wrong or impossible whatever its job is: the rest
+# of the job still takes part. All other reasons hold for the whole program, because its processes are paused together.
+#
+# What can be known of MPS: NVML lists its clients as `mps`, and the server among the compute processes under the name
+# nvidia-cuda-mps-server, which the kernel cuts to nvidia-cuda-mps. A driver that does not list MPS clients shows them
+# as plain compute processes; they are then left alone after the pauser was refused (801).
 
 SHARE_LABEL: Final = "gpucommons.share"
 _LONGEST_REASON: Final = 120
@@ -213,3 +217,60 @@ def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s:
     refusal, pid = max(in_force, key=lambda row: float("inf") if row[0].until_s is None else row[0].until_s)
     again = "" if refusal.until_s is None else f"; it is tried again in {refusal.until_s - now_s:.0f} s"
     return _Verdict(Exempt.REFUSED, f"pid {pid} cannot be paused: {printable(refusal.reason, _LONGEST_REASON)}{again}")
+
+
+# Processes on a GPU that is leased to another user: which of them are paused, and why the others are not. Pure.
+#
+# Only the processes on the leased GPU are paused. Other processes of the same job go on.
+
+
+@dataclass(frozen=True, slots=True)
+class TrespassReport:
+    """The leases whose GPUs each process uses without a lease, as of `as_of_s` of the monotonic clock."""
+
+    leases: Mapping[ProcessKey, frozenset[str]] = field(default_factory=dict)
+    as_of_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrespassVerdicts:
+    """`pause`: the processes to pause, each with its device. `spared`: the others, each with the reason."""
+
+    pause: Mapping[ProcessKey, str] = field(default_factory=dict)
+    spared: Mapping[ProcessKey, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrespassStanding:
+    """The processes that are paused now, and why others are not."""
+
+    paused: frozenset[ProcessKey] = frozenset()
+    spared: Mapping[ProcessKey, str] = field(default_factory=dict)
+
+
+def judge_trespassers(
+    processes: Iterable[GpuUser], report: TrespassReport, around: Circumstances, own_only: bool, now_s: float
+) -> TrespassVerdicts:
+    """`own_only`: the pauser may pause only programs of the agent's own user. Exempt programs are spared."""
+    spared: dict[ProcessKey, str] = {}
+    rest = []
+    for process in processes:
+        if process.key is None or process.key not in report.leases:
+            continue
+        if own_only and process.workload.uid != around.agent_uid:
+            spared[process.key] = (
+                f"the agent may pause only programs of uid {around.agent_uid}: run it as root, "
+                "or set scheduler.pauser_socket to a pauser that runs as root"
+            )
+        else:
+            rest.append(process)
+    found = divide(rest, around, now_s)
+    for exemption in found.exempt:
+        spared |= dict.fromkeys(exemption.program.process_keys, exemption.sentence)
+    pause = {
+        process.key: process.uses[0].device
+        for program in found.programs
+        for process in program.processes
+        if process.key is not None
+    }
+    return TrespassVerdicts(pause, spared)

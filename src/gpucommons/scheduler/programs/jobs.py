@@ -1,26 +1,13 @@
 """From a snapshot's readings to programs: every process on a GPU belongs to exactly one. Pure.
 
-A program's key is stable for as long as the job lives. The first of these that a process has gives it:
-
-| key                       | job                                                                              |
-|---------------------------|----------------------------------------------------------------------------------|
-| `job:4711@1000`           | Slurm job; its steps and containers are one program                              |
-| `container:ID`            | container. Each container of a pod is a program: a pod may hold unrelated ones   |
-| `pod:UID`                 | pod, where the container is not known                                            |
-| `lease:12@1000`           | lease: what `gpucommons run` has started                                         |
-| `unit:ollama.service@998` | unit of the system's manager                                                     |
-| `scope:NAME@1000`         | login session (session-4.scope), or unit of the user's own manager               |
-| `session:812@1000`        | POSIX session                                                                    |
-| `process:4711.88123`      | single process: its pid and start time                                           |
-
-The uid is part of a key where one job may hold processes of several users (a notebook server's unit), and where users
-choose the name: a process in a cgroup tree that its user may write (`container:ID@1000`) cannot enter the job of
-another user.
+A program has a short name, as people know it, and is active or not on each of its devices.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.base.text import printable
@@ -31,8 +18,122 @@ from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import Container, all_containers
 from gpucommons.rules.identities import process_name
 from gpucommons.rules.placement import leases_of_processes
-from gpucommons.scheduler.programs.activity import ProgramActivity, activity_of, combined, device_of
-from gpucommons.scheduler.programs.commands import short_command
+
+# The short name of a command, as people know it: `train.py` for `python3 -u /home/alice/train.py --epochs 3`. Pure.
+
+_INTERPRETER: Final = re.compile(r"(?:python|pypy|ruby|perl|julia)[0-9.]*")
+# Options of an interpreter that are followed by a value, and those whose value is the program.
+_WITH_VALUE: Final = frozenset({"-W", "-X", "-I", "-C", "--project", "--check-hash-based-pycs"})
+_INLINE: Final = frozenset({"-c", "-e"})
+
+
+def short_command(command_line: Sequence[str], process_name: str) -> str:
+    """An interpreter's script or module, else the program's file name; without a command line, the process's name.
+
+    A program that writes its own title (`nginx: worker process`) has one argument with spaces: its first word counts.
+    """
+    if len(command_line) == 1:
+        command_line = [word.rstrip(":") for word in command_line[0].split()]
+    program = _basename(command_line[0]) if command_line else ""
+    if not program:
+        return process_name
+    if not _INTERPRETER.fullmatch(program):
+        return program
+    return _script(program, command_line[1:]) or program
+
+
+def _script(interpreter: str, arguments: Sequence[str]) -> str:
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "-m":
+            return next(remaining, "")
+        if argument in _INLINE:
+            return f"{interpreter} {argument}"
+        if argument in _WITH_VALUE:
+            next(remaining, None)
+        elif not argument.startswith("-"):
+            return _basename(argument)
+    return ""
+
+
+def _basename(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+# Whether a process used its GPU, and which device that is, from one GPU reading. Pure.
+#
+# The driver samples a process from its first use of the GPU on, and reports 0 while it is idle later. So where other
+# processes of the GPU have samples, one without has not used it yet. Where none has (MIG, a driver without samples),
+# the activity of the whole GPU only shows whether any of them did. Clients of MPS have no samples: their server has.
+
+
+class ProgramActivity(StrEnum):
+    """Whether the GPU was used. Unknown is not idle."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+
+
+def combined(activities: Iterable[ProgramActivity]) -> ProgramActivity:
+    """Of several processes: active if one is, idle only if all are."""
+    found = set(activities)
+    if ProgramActivity.ACTIVE in found:
+        return ProgramActivity.ACTIVE
+    return ProgramActivity.IDLE if found == {ProgramActivity.IDLE} else ProgramActivity.UNKNOWN
+
+
+def activity_of(gpu: Gpu, process: GpuProcess, share: ProcessShare | None) -> ProgramActivity:
+    """`share` is what attribution found of this process; it rejects samples of the last process with this pid."""
+    if process.sm_percent is not None:
+        if share is None or share.sm is None:
+            return ProgramActivity.UNKNOWN
+        return ProgramActivity.ACTIVE if process.sm_percent > 0 else ProgramActivity.IDLE
+    if _is_quiet(gpu, process.gpu_instance_id):
+        return ProgramActivity.IDLE
+    if "mps" in process.kind.split("+"):
+        return ProgramActivity.UNKNOWN
+    neighbours = (one for one in gpu.processes or () if one.gpu_instance_id == process.gpu_instance_id)
+    return ProgramActivity.IDLE if any(one.sm_percent is not None for one in neighbours) else ProgramActivity.UNKNOWN
+
+
+def device_of(gpu: Gpu, process: GpuProcess) -> str:
+    """The UUID of the GPU, or of the MIG device that the process is on."""
+    instance_id = process.gpu_instance_id
+    if instance_id is None:
+        return gpu.identity.uuid
+    inside = [one for one in gpu.mig if one.gpu_instance_id == instance_id]
+    exact = [one for one in inside if one.compute_instance_id == process.compute_instance_id]
+    return next((one.uuid for one in (*exact, *inside)), f"{gpu.identity.uuid}/{instance_id}")
+
+
+def _is_quiet(gpu: Gpu, gpu_instance_id: int | None) -> bool:
+    """Whether the GPU, or that instance of it, was measured and did nothing."""
+    if gpu_instance_id is None:
+        ratio = gpu.gpm.graphics_ratio if gpu.gpm else None
+        return gpu.readings.utilization_percent == 0 and not ratio
+    gpm = next((one.gpm for one in gpu.mig if one.gpu_instance_id == gpu_instance_id), None)
+    return gpm is not None and gpm.graphics_ratio == 0
+
+
+# From a snapshot's readings to programs: every process on a GPU belongs to exactly one. Pure.
+#
+# A program's key is stable for as long as the job lives. The first of these that a process has gives it:
+#
+# | key                       | job                                                                              |
+# |---------------------------|----------------------------------------------------------------------------------|
+# | `job:4711@1000`           | Slurm job; its steps and containers are one program                              |
+# | `container:ID`            | container. Each container of a pod is a program: a pod may hold unrelated ones   |
+# | `pod:UID`                 | pod, where the container is not known                                            |
+# | `lease:12@1000`           | lease: what `gpucommons run` has started                                         |
+# | `unit:ollama.service@998` | unit of the system's manager                                                     |
+# | `scope:NAME@1000`         | login session (session-4.scope), or unit of the user's own manager               |
+# | `session:812@1000`        | POSIX session                                                                    |
+# | `process:4711.88123`      | single process: its pid and start time                                           |
+#
+# The uid is part of a key where one job may hold processes of several users (a notebook server's unit), and where users
+# choose the name: a process in a cgroup tree that its user may write (`container:ID@1000`) cannot enter the job of
+# another user.
 
 _NO_CONTEXT: Final = ProcessContext()
 _NO_WORKLOAD: Final = Workload()

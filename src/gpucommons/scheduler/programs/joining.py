@@ -1,19 +1,4 @@
-"""Which programs compete for the GPU now. Pure: a state machine per program, fed with readings and ended turns.
-
-A joined program takes turns: it is paused while others run. A resting program is not paused and takes no turns.
-
-1. A program joins when it uses the GPU. Before that it rests.
-2. A joined program rests when it was idle for a whole turn of its own while others waited, or in the readings of
-   IDLE_RESTS_S in which it was not paused.
-3. A resting program joins again at the first reading that shows it use the GPU: within 2 s, for readings each second.
-4. Unknown is not idle: a program whose activity cannot be measured joins, and a turn of unknown activity does not make
-   it rest. If it rests after an idle turn, it joins again after a second, to be measured in a turn.
-5. A program that is not in a reading has ended, unless the processes of one of its GPUs could not be listed.
-6. A program without any process in common with the last reading is a new one: its key may be that of a session id or
-   pid that was used before.
-
-An idle reading of a program that was paused since the last one proves nothing: it is idle by force.
-"""
+"""Which programs compete for the GPU now, and which GPUs are one queue because of them. Pure."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -22,8 +7,23 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.scheduler.programs.activity import ProgramActivity
-from gpucommons.scheduler.programs.jobs import Program
+from gpucommons.scheduler.programs.jobs import Program, ProgramActivity
+
+# Which programs compete for the GPU now. Pure: a state machine per program, fed with readings and ended turns.
+#
+# A joined program takes turns: it is paused while others run. A resting program is not paused and takes no turns.
+#
+# 1. A program joins when it uses the GPU. Before that it rests.
+# 2. A joined program rests when it was idle for a whole turn of its own while others waited, or in the readings of
+#    IDLE_RESTS_S in which it was not paused.
+# 3. A resting program joins again at the first reading that shows it use the GPU: within 2 s, for readings each second.
+# 4. Unknown is not idle: a program whose activity cannot be measured joins, and a turn of unknown activity does not
+#    make it rest. If it rests after an idle turn, it joins again after a second, to be measured in a turn.
+# 5. A program that is not in a reading has ended, unless the processes of one of its GPUs could not be listed.
+# 6. A program without any process in common with the last reading is a new one: its key may be that of a session id or
+#    pid that was used before.
+#
+# An idle reading of a program that was paused since the last one proves nothing: it is idle by force.
 
 # With a reading each second, a program of unknown activity is back within 2 s.
 UNKNOWN_RESTS_S: Final = 1.0
@@ -149,3 +149,41 @@ class ProgramRoster:
         if before is not None:
             self._members[key] = turn_ended(before, turn)
         return self._members.get(key)
+
+
+# Which GPUs are one queue: a program on several GPUs runs on all of them at once or not at all. Pure.
+
+
+class LinkedGpus(NamedTuple):
+    """Devices that form one queue, in order, and the keys of the programs on them. `id` is the first device."""
+
+    id: str
+    devices: tuple[str, ...]
+    programs: tuple[str, ...]
+
+
+def linked_gpus(programs: Iterable[Program], devices: Iterable[str] = ()) -> tuple[LinkedGpus, ...]:
+    """All queues, by id. Each of `devices` that no program is on is a queue of its own.
+
+    The result depends on the sets of programs and devices only, not on their order.
+    """
+    parents: dict[str, str] = {device: device for device in devices}
+    of_program = {program.key: program.devices for program in programs}
+    for connected in of_program.values():
+        for device in connected:
+            parents.setdefault(device, device)
+            # The root is the lowest name in the queue, which is the queue's id.
+            low, high = sorted((_root(parents, connected[0]), _root(parents, device)))
+            parents[high] = low
+    queues: dict[str, tuple[list[str], list[str]]] = {}
+    for device in sorted(parents):
+        queues.setdefault(_root(parents, device), ([], []))[0].append(device)
+    for key, connected in sorted(of_program.items()):
+        queues[_root(parents, connected[0])][1].append(key)
+    return tuple(LinkedGpus(id, tuple(found), tuple(keys)) for id, (found, keys) in queues.items())
+
+
+def _root(parents: Mapping[str, str], device: str) -> str:
+    while parents[device] != device:
+        device = parents[device]
+    return device

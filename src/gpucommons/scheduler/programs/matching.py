@@ -1,15 +1,15 @@
-"""Which rules of [sharing_quotas] apply to a program, and which programs an operator's target names. Pure.
+"""Which rules of [sharing_quotas] apply to a program, and which programs an operator's target means. Pure.
 
-The container, job and unit of a process in a cgroup tree that its user may write are that user's claims: rules do not
-match them and targets do not name them. A program chooses its own command: a rule on `command` is a convenience among
-users who cooperate, not a defence against one who does not.
+A limit for a pid is for one process: it ends when another process has the pid.
 """
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
 
@@ -131,3 +131,16 @@ def _job(process: GpuUser) -> str:
 
 def _unit(process: GpuUser) -> str:
     return "" if process.workload.delegated else process.workload.unit or ""
+
+
+class PidTargets:
+    def __init__(self) -> None:
+        # The process that each target means: that of the last reading, and for a target with a limit the last one seen.
+        self._processes: dict[str, ProcessKey] = {}
+
+    def see(self, targets: AbstractSet[str], processes: Iterable[GpuUser]) -> list[str]:
+        """One reading, and the targets that have a limit. Returns the targets whose process has ended."""
+        seen = {f"pid:{process.pid}": process.key for process in processes if process.key is not None}
+        ended = [one for one in targets if one in seen and self._processes.get(one, seen[one]) != seen[one]]
+        self._processes = {one: key for one, key in self._processes.items() if one in targets} | seen
+        return ended

@@ -1,14 +1,12 @@
-"""Pauses programs on GPUs that are leased to other users for as long as the lease lasts (leases.enforce = "pause").
+"""Pauses programs on GPUs that are leased to other users for as long as the lease lasts.
 
-A pause for a turn ends by itself after `max_pause_s`; this one does not, because the agent asks the pauser each second
-to keep it. It ends with the lease, with the agent or its connection to the pauser, and when the leases are no longer
-reported.
+The scheduler's thread does it where programs are shared; else a thread with a pauser of its own.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,19 +14,30 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from gpucommons.base.threads import LoopThread
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
-from gpucommons.pauser.client import LOCK_TIMEOUT_MS, LONGER, MOST_LONGER, Pauser
+from gpucommons.pauser.client import LOCK_TIMEOUT_MS, LONGER, MOST_LONGER, Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, NoticeKind
-from gpucommons.scheduler.programs.exemptions import Circumstances, Exempt, Exemption, Refusal, ShareScope
-from gpucommons.scheduler.programs.jobs import GpuUser, ProgramReading, group
-from gpucommons.scheduler.programs.matching import ProgramRule
-from gpucommons.scheduler.programs.trespass import (
+from gpucommons.scheduler.programs.exemptions import (
+    Circumstances,
+    Exempt,
+    Exemption,
+    Refusal,
+    ShareScope,
     TrespassReport,
     TrespassStanding,
     TrespassVerdicts,
     judge_trespassers,
 )
+from gpucommons.scheduler.programs.jobs import GpuUser, ProgramReading, group
+from gpucommons.scheduler.programs.matching import ProgramRule
+
+# Pauses programs on GPUs that are leased to other users for as long as the lease lasts (leases.enforce = "pause").
+#
+# A pause for a turn ends by itself after `max_pause_s`; this one does not, because the agent asks the pauser each
+# second to keep it. It ends with the lease, with the agent or its connection to the pauser, and when the leases are no
+# longer reported.
 
 log = logging.getLogger(__name__)
 
@@ -222,3 +231,52 @@ class Enforcement:
         if process in self._paused:
             await self._pauser.resume(self._paused, process)
             log.info("leases: pid %d runs again", process.pid)
+
+
+# Enforcement of leases with a pauser and a thread of its own, for an agent that does not share programs.
+
+
+class EnforcementThread:
+    """Call `start` and `stop` from the agent's loop, the other methods from any thread."""
+
+    def __init__(self, pauser: PauserSettings, terms: EnforcementTerms) -> None:
+        self._settings = pauser
+        self._terms = terms
+        self._pauser: Pauser | None = None
+        self._enforcement: Enforcement | None = None
+        self._thread = LoopThread("enforcement", self._close)
+
+    async def start(self) -> None:
+        await self._thread.start(self._open)
+
+    async def stop(self) -> None:
+        await self._thread.stop()
+
+    def update_programs(self, reading: ProgramReading, nvshare_pids: frozenset[int]) -> None:
+        self._call(lambda enforcement: enforcement.see(reading.processes, nvshare_pids))
+
+    def update_trespassers(self, report: TrespassReport) -> None:
+        self._call(lambda enforcement: enforcement.update(report))
+
+    @property
+    def trespass_standing(self) -> TrespassStanding:
+        return TrespassStanding() if self._enforcement is None else self._enforcement.standing
+
+    def _call(self, event: Callable[[Enforcement], None]) -> None:
+        enforcement = self._enforcement
+        if enforcement is not None:
+            self._thread.call(lambda: event(enforcement))
+
+    async def _open(self) -> None:
+        self._pauser = Pauser(
+            self._settings,
+            on_notice=lambda notice: enforcement.hear(notice),
+            on_change=lambda: enforcement.pauser_changed(),
+        )
+        enforcement = self._enforcement = Enforcement(self._pauser, self._terms)
+        await self._pauser.start()
+
+    async def _close(self) -> None:
+        if self._enforcement is not None and self._pauser is not None:
+            await self._enforcement.stop()
+            await self._pauser.stop()

@@ -40,18 +40,16 @@ from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import LimitLookup, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
+from gpucommons.scheduler.programs.exemptions import TrespassReport
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.matching import ProgramRule
-from gpucommons.scheduler.programs.trespass import TrespassReport
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
-from gpucommons.scheduler.service.measuring import Measuring, PhaseMeter
-from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.programs import Programs
-from gpucommons.scheduler.service.state_reader import StateReader
-from gpucommons.scheduler.service.turn_loop import TurnLoop
+from gpucommons.scheduler.service.state_reader import ProcessNames, StateReader
+from gpucommons.scheduler.service.turn_loop import Measuring, PhaseMeter, TurnLoop
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.parking.values import RoomClaims
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
+from gpucommons.scheduler.programs.exemptions import TrespassReport, TrespassStanding
 from gpucommons.scheduler.programs.jobs import ProgramReading
-from gpucommons.scheduler.programs.trespass import TrespassReport, TrespassStanding
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
-from gpucommons.scheduler.service.measuring import PhaseMeter
-from gpucommons.scheduler.service.process_names import ProcessNames
 from gpucommons.scheduler.service.server import ProgramSharing, SchedulerServer
+from gpucommons.scheduler.service.state_reader import ProcessNames
+from gpucommons.scheduler.service.turn_loop import PhaseMeter
 
 # How long another thread of the agent may compute before the scheduler's thread runs, three times in a hand-off.
 # Python's default is fifty times that, and would delay every hand-off during a scrape.
