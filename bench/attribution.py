@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 
 from bench.table import show
-from gpucommons.agent.sources import attributed
+from gpucommons.agent.sources import with_attribution
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading, GpuReadings
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import CommandLineReading, PidScope, PidView, ProcessDetails, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import Container, ContainerReading, ContainerState
-from gpucommons.owners.attribution_stage import AttributionStage, ProcessWorld
+from gpucommons.owners.attribution_stage import AttributionStage, ProcessSources
 from gpucommons.owners.owner import OwnerRules
 from gpucommons.sources.host.process_details import CommandReader, ProcessDetailsReader
 from gpucommons.sources.people.user_names import host_user_names
@@ -114,8 +114,8 @@ def main() -> None:
         {id: Container(id, f"job-{id[-2:]}", "docker", ContainerState.RUNNING, "torch") for id in CONTAINER_IDS}
     )
     driver = Driver()
-    world = ProcessWorld(InContainers(PROC), PidView(PidScope.HOST, ""), host_user_names(PROC), CommandReader(PROC))
-    sources, stage = attributed([Source("nvml", "gpus", GpuReading, driver.read)], world, OwnerRules())
+    world = ProcessSources(InContainers(PROC), PidView(PidScope.HOST, ""), host_user_names(PROC), CommandReader(PROC))
+    sources, stage = with_attribution([Source("nvml", "gpus", GpuReading, driver.read)], world, OwnerRules())
     pass_once = partial(one_pass, sources, stage, containers)
     with sleepers(max(HOST_PROCESSES - BURST - len(psutil.pids()), STEADY)) as keys:
         steady_keys = keys[:STEADY]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attribution.builders import GIB, gpu, gpu_process, reading
-from gpucommons.agent.sources import attributed, this_machine
+from gpucommons.agent.sources import this_machine, with_attribution
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.ownership import OwnerKind, ProcessShare, Reason
@@ -31,7 +31,7 @@ class Node:
         self.containers = containers
         self.pids: list[int] = []
         driver = Source("nvml", "gpus", GpuReading, self._listed)
-        sources, self.stage = attributed([driver], this_machine(Path("/proc")))
+        sources, self.stage = with_attribution([driver], this_machine(Path("/proc")))
         self.gpus: Source = sources[0]
 
     def _listed(self) -> GpuReading:

@@ -7,7 +7,7 @@ from gpucommons.base.backoff import Backoff, RetrySchedule
 
 
 def test_waits_double_up_to_the_limit_and_start_over() -> None:
-    backoff = Backoff(first_s=1, most_s=10, jitter=0)
+    backoff = Backoff(first_s=1, max_s=10, jitter=0)
     assert [backoff.next_s() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
     backoff.reset()
     assert backoff.next_s() == 1
@@ -15,7 +15,7 @@ def test_waits_double_up_to_the_limit_and_start_over() -> None:
 
 @given(failures=st.integers(1, 40))
 def test_jitter_shortens_a_wait_by_at_most_half(failures: int) -> None:
-    backoff = Backoff(first_s=1, most_s=30)
+    backoff = Backoff(first_s=1, max_s=30)
     waits = [backoff.next_s() for _ in range(failures)]
     assert all(min(2**n, 30) / 2 <= wait <= min(2**n, 30) for n, wait in enumerate(waits))
 

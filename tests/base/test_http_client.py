@@ -13,7 +13,7 @@ class Failed(Exception):
         self.reason = reason
 
 
-async def get_from(response: web.Response, most_bytes: int = 1000) -> object:
+async def get_from(response: web.Response, max_bytes: int = 1000) -> object:
     async def handler(request: web.BaseRequest) -> web.Response:
         return response
 
@@ -23,7 +23,7 @@ async def get_from(response: web.Response, most_bytes: int = 1000) -> object:
     await site.start()
     try:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-        return await get_json(url, "the server", Failed, timeout_s=10, most_bytes=most_bytes)
+        return await get_json(url, "the server", Failed, timeout_s=10, max_bytes=max_bytes)
     finally:
         await runner.cleanup()
 
@@ -68,6 +68,6 @@ def test_a_bad_answer_is_a_failure_of_one_line(response: object, reason: str, sa
 )
 def test_a_server_that_cannot_be_reached_is_a_failure(url: str, reason: str) -> None:
     with pytest.raises(Failed) as caught:
-        run(get_json(url, "the server", Failed, timeout_s=10, most_bytes=10))
+        run(get_json(url, "the server", Failed, timeout_s=10, max_bytes=10))
     assert caught.value.reason == reason
     assert "\n" not in str(caught.value)

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.idle.ladder import Climbed, IdleHolder, Ladder, LadderTerms, climb, reached
+from gpucommons.idle.ladder import IdleHolder, LadderState, LadderTerms, StepsTaken, find_due_steps, reached
 from gpucommons.model.idle import IdleStep
 
 NOTIFY, REMIND, ACT = IdleStep.NOTIFY, IdleStep.REMIND, IdleStep.ACT
@@ -17,10 +17,10 @@ class Climber:
 
     def __init__(self, terms: LadderTerms = TERMS, *, arrives: bool = True) -> None:
         self.terms, self.arrives = terms, arrives
-        self.ladder: Ladder = {}
+        self.ladder: LadderState = {}
 
     def at(self, idle_s: float | None, *, can_act: bool = True, is_exempt: bool = False) -> list[IdleStep]:
-        self.ladder, due = climb([IdleHolder("a", idle_s, can_act, is_exempt)], self.ladder, self.terms)
+        self.ladder, due = find_due_steps([IdleHolder("a", idle_s, can_act, is_exempt)], self.ladder, self.terms)
         if due and self.arrives and idle_s is not None:
             self.ladder = reached(self.ladder, "a", self.ladder["a"].notified_s, idle_s)
         return [step for _, step in due]
@@ -75,7 +75,7 @@ def test_a_message_of_an_earlier_period_allows_no_action() -> None:
     climber.at(None)
     climber.at(130)
     climber.ladder = reached(climber.ladder, "a", 100, 5000)
-    assert climber.ladder["a"] == Climbed(130)
+    assert climber.ladder["a"] == StepsTaken(130)
 
 
 def test_exempt_holders_and_terms_without_a_step() -> None:
@@ -87,11 +87,11 @@ def test_exempt_holders_and_terms_without_a_step() -> None:
 
 
 def test_a_missing_holder_is_forgotten_unless_not_every_holder_is_known() -> None:
-    ladder = {"a": Climbed(100, 100, True)}
-    assert climb([], ladder, TERMS) == ({}, [])
-    assert climb([], ladder, TERMS, {"a"}) == (ladder, [])
-    assert climb([], ladder, TERMS, {"b"}) == ({}, [])
-    assert climb([IdleHolder("a", None)], ladder, TERMS, {"a"}) == ({}, []), "it is there, and works"
+    ladder = {"a": StepsTaken(100, 100, True)}
+    assert find_due_steps([], ladder, TERMS) == ({}, [])
+    assert find_due_steps([], ladder, TERMS, {"a"}) == (ladder, [])
+    assert find_due_steps([], ladder, TERMS, {"b"}) == ({}, [])
+    assert find_due_steps([IdleHolder("a", None)], ladder, TERMS, {"a"}) == ({}, []), "it is there, and works"
 
 
 moves = st.lists(
@@ -113,7 +113,7 @@ def test_whatever_happens(steps: list[tuple[str, str, float]], terms: LadderTerm
     """
     idle: dict[str, float | None] = {"a": 0.0, "b": 0.0}
     present = {"a", "b"}
-    ladder: Ladder = {}
+    ladder: LadderState = {}
     taken: dict[str, Counter[IdleStep]] = {"a": Counter(), "b": Counter()}
     arrived = {"a": False, "b": False}
 
@@ -134,14 +134,14 @@ def test_whatever_happens(steps: list[tuple[str, str, float]], terms: LadderTerm
             present.discard(key)
             new_period(key)
         elif what == "restart":
-            ladder = {name: Climbed(*done) for name, done in ladder.items()}
+            ladder = {name: StepsTaken(*done) for name, done in ladder.items()}
         elif what == "arrive" and key in ladder:
             ladder = reached(ladder, key, ladder[key].notified_s, current or 0.0)
             arrived[key] = True
         seen = [IdleHolder(name, idle[name], can_act=True) for name in sorted(present)]
         if what == "unknown":
             seen = [each for each in seen if each.key != key]
-        ladder, due = climb(seen, ladder, terms, {key} if what == "unknown" else frozenset())
+        ladder, due = find_due_steps(seen, ladder, terms, {key} if what == "unknown" else frozenset())
         for holder, step in due:
             taken[holder.key][step] += 1
             counted = taken[holder.key]

@@ -11,7 +11,7 @@ from prometheus_server import free_port
 from receivers import hook, mailbox, silent_server
 from waiting import until
 
-SOON = Patience(first_s=0.01, most_s=0.05)
+SOON = Patience(first_s=0.01, max_s=0.05)
 LETTER = Letter("subject", "text", "alice", "alice@example.org", "holder", 7200.0)
 
 
@@ -71,7 +71,7 @@ def test_a_refused_recipient_does_not_make_the_channel_look_broken() -> None:
 def test_a_server_that_never_answers_delays_nothing_and_drops_what_is_too_much() -> None:
     done: list[Delivery] = []
     with silent_server() as port:
-        outbox = Outbox(Webhook(f"http://127.0.0.1:{port}/", timeout_s=30.0), done.append, SOON, most_letters=3)
+        outbox = Outbox(Webhook(f"http://127.0.0.1:{port}/", timeout_s=30.0), done.append, SOON, max_letters=3)
         outbox.start()
         outbox.submit(LETTER)
         until(lambda: outbox.state.waiting == 1 and outbox._queue.empty(), "the first is under way")
@@ -87,7 +87,7 @@ def test_a_server_that_never_answers_delays_nothing_and_drops_what_is_too_much()
 
 def test_a_letter_that_waits_for_its_next_try_is_handed_back() -> None:
     channel = Webhook(f"http://127.0.0.1:{free_port()}/")
-    outbox = Outbox(channel, lambda _: None, Patience(first_s=600.0, most_s=600.0))
+    outbox = Outbox(channel, lambda _: None, Patience(first_s=600.0, max_s=600.0))
     outbox.start()
     outbox.submit(LETTER)
     until(lambda: outbox.state.failing_since_wall_s, "the first try failed")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.idle.channels import Letter
-from gpucommons.idle.ladder import Climbed
+from gpucommons.idle.ladder import StepsTaken
 from gpucommons.idle.record import IdleRecord, IdleRecordFile
 from gpucommons.model.idle import IdleMessage, IdlePeriod, IdleStep
 from gpucommons.model.process_identity import ProcessKey
@@ -23,7 +23,7 @@ records = st.builds(
         st.builds(IdlePeriod, times, st.just(()), st.frozensets(keys, max_size=3)),
         max_size=3,
     ),
-    st.dictionaries(texts, st.builds(Climbed, times, st.none() | times, st.booleans(), st.booleans()), max_size=3),
+    st.dictionaries(texts, st.builds(StepsTaken, times, st.none() | times, st.booleans(), st.booleans()), max_size=3),
     st.lists(
         st.builds(IdleMessage, texts, texts, times, st.sampled_from(IdleStep), texts, texts, times, st.booleans()),
         max_size=3,

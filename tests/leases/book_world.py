@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field, replace
 
-from gpucommons.leases.policy.book import LeaseBook, LeaseDemand, SettledLeases
+from gpucommons.leases.policy.book import LeaseDemand, LeasePolicy, SettledLeases
 from gpucommons.leases.policy.plan import fits
 from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
@@ -31,7 +31,7 @@ class BookWorld:
     mps_part: float = 0.6
     now_s: float = 1000.0
     read_s: float = 1000.0
-    book: LeaseBook = field(init=False)
+    book: LeasePolicy = field(init=False)
     slots: dict[str, LeasableSlot] = field(init=False)
     alive: set[str] = field(default_factory=set)
     refused: int = 0
@@ -39,7 +39,7 @@ class BookWorld:
     no_shows: int = 0
 
     def __post_init__(self) -> None:
-        self.book = LeaseBook(self.terms)
+        self.book = LeasePolicy(self.terms)
         self.slots = {slot.uuid: slot for slot in (*map(whole, range(self.gpus)), mig(9, 0), mig(9, 1))}
         self.read()
 
@@ -128,7 +128,7 @@ class BookWorld:
     def restart(self) -> None:
         """The agent starts again from its record. Most clients come back, some have died meanwhile."""
         before = self.book.record()
-        self.book = LeaseBook(self.terms, before, self.now_s)
+        self.book = LeasePolicy(self.terms, before, self.now_s)
         assert self.book.record() == before
         self.settle()
         self.read()

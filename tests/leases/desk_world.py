@@ -6,7 +6,14 @@ from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
 from gpucommons.leases.protocol import Line
-from gpucommons.leases.service.desk import DeskEnforcement, DeskMps, DeskWorld, LeaseClient, LeaseDesk, LeaseFacts
+from gpucommons.leases.service.desk import (
+    DeskEnforcement,
+    DeskMps,
+    LeaseClient,
+    LeaseEnvironment,
+    LeaseFacts,
+    LeaseService,
+)
 from gpucommons.leases.service.record import LeaseRecord
 
 
@@ -43,7 +50,7 @@ class SteppedDesk:
     enforcement: DeskEnforcement | None = None
     reports: list[str] = field(default_factory=list)
     mps: DeskMps | None = None
-    desk: LeaseDesk = field(init=False)
+    desk: LeaseService = field(init=False)
 
     def __post_init__(self) -> None:
         self.open()
@@ -51,14 +58,14 @@ class SteppedDesk:
 
     def open(self) -> None:
         record = LeaseRecord(self.directory / "leases.json", self.boot_id)
-        world = DeskWorld(
+        world = LeaseEnvironment(
             lambda: self.wall_s,
             lambda: self.monotonic_s,
             lambda pid: None if pid in self.dead else 77,
             lambda pid, above: (pid, above) in self.descendants,
             self.reports.append,
         )
-        self.desk = LeaseDesk(self.terms, record, world, enforcement=self.enforcement, mps=self.mps)
+        self.desk = LeaseService(self.terms, record, world, enforcement=self.enforcement, mps=self.mps)
 
     def restart(self) -> None:
         self.desk.close()

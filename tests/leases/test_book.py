@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpucommons.leases.policy.book import HOLD_LEASE_S, HOLD_PLACE_S, LeaseBook, LeaseDemand
+from gpucommons.leases.policy.book import HOLD_LEASE_S, HOLD_PLACE_S, LeaseDemand, LeasePolicy
 from gpucommons.leases.policy.values import (
     KeptRoom,
     LeasableSlot,
@@ -20,17 +20,17 @@ from leases.book_world import GIB, mig, whole
 ALICE, BOB, CHEN = (1, "alice"), (2, "bob"), (3, "chen")
 
 
-def opened(*slots: LeasableSlot, terms: LeaseTerms | None = None, users: UserFacts | None = None) -> LeaseBook:
-    book = LeaseBook(terms)
+def opened(*slots: LeasableSlot, terms: LeaseTerms | None = None, users: UserFacts | None = None) -> LeasePolicy:
+    book = LeasePolicy(terms)
     book.update_slots(slots, 0.0, users or UserFacts())
     return book
 
 
-def granted(book: LeaseBook, now_s: float = 0.0) -> dict[str, tuple[str, ...]]:
+def granted(book: LeasePolicy, now_s: float = 0.0) -> dict[str, tuple[str, ...]]:
     return {lease.request.id: lease.slots for lease in book.settle(now_s).grants}
 
 
-def asked(book: LeaseBook, who: tuple[int, str], now_s: float = 0.0, **demand: object) -> str:
+def asked(book: LeasePolicy, who: tuple[int, str], now_s: float = 0.0, **demand: object) -> str:
     return book.request(LeaseDemand(*who, **demand), now_s).id  # type: ignore[arg-type]
 
 
@@ -218,7 +218,7 @@ def test_a_stated_memory_takes_the_smallest_slot_and_no_memory_the_largest() -> 
     assert granted_of(book) == ("GPU-0",)
 
 
-def granted_of(book: LeaseBook, **demand: object) -> tuple[str, ...]:
+def granted_of(book: LeasePolicy, **demand: object) -> tuple[str, ...]:
     id = asked(book, ALICE, **demand)  # type: ignore[arg-type]
     return granted(book)[id]
 
@@ -329,7 +329,7 @@ def test_a_restart_holds_slots_for_60_s_and_places_for_10_s() -> None:
     granted(before)
     waits, gone = asked(before, CHEN), asked(before, (4, "dana"))
     granted(before)
-    book = LeaseBook(None, before.record(), 1000.0)
+    book = LeasePolicy(None, before.record(), 1000.0)
     book.update_slots((whole(0), whole(1)), 1000.0, UserFacts())
     newcomer = asked(book, (5, "emeka"), 1000.0)
     assert granted(book, 1000.0) == {}

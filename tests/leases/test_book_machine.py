@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
+from gpucommons.leases.policy.book import LeaseDemand, LeasePolicy
 from gpucommons.leases.policy.values import LeaseTerms, UserFacts
 from leases.book_world import BookWorld, whole
 
@@ -26,7 +26,7 @@ def test_a_wait_is_bounded_by_the_pass_limit_and_the_requests_before_it(seed: in
     """Where no lease lasts longer than D, the first request of a user waits at most the pass limit and D for itself
     and for each older request, however many users without a GPU arrive later."""
     dice, longest_s, terms = random.Random(seed), 100.0, LeaseTerms(pass_limit_s=300.0)
-    book, now_s, waited = LeaseBook(terms), 0.0, 0
+    book, now_s, waited = LeasePolicy(terms), 0.0, 0
     book.update_slots(map(whole, range(3)), now_s, UserFacts())
     ends_s: dict[str, float] = {}
     bounds: dict[str, float] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpucommons.base.peers import Admins, PeerProcess
-from gpucommons.leases.protocol import MOST_LINE_BYTES
+from gpucommons.leases.protocol import MAX_LINE_BYTES
 from gpucommons.leases.service import server as server_module
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from leases.book_world import whole
@@ -93,7 +93,7 @@ def test_a_malformed_request_is_answered_in_one_line(tmp_path: Path, raw: bytes,
 def test_a_line_without_end_is_cut_off_and_others_are_served(tmp_path: Path) -> None:
     async def scenario(_: LeaseServer, path: Path) -> None:
         reader, writer = await asyncio.open_unix_connection(str(path))
-        writer.write(b"x" * (4 * MOST_LINE_BYTES))
+        writer.write(b"x" * (4 * MAX_LINE_BYTES))
         assert await reader.read() == b""
         writer.close()
         assert (await exchange(path, b'{"request": "queue"}\n'))["event"] == "answer"
@@ -130,7 +130,7 @@ def test_connections_and_requests_of_a_user_are_limited(tmp_path: Path, monkeypa
     """As root this test would have no limit: the peer is taken for a user."""
     monkeypatch.setattr(server_module, "look_at", lambda pid: PeerProcess())
     monkeypatch.setattr(server_module, "_REQUEST_BURST", 5.0)
-    monkeypatch.setattr(server_module, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", 3)
 
     async def scenario(_: LeaseServer, path: Path) -> None:
         idle = [await asyncio.open_unix_connection(str(path)) for _ in range(3)]

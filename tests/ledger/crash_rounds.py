@@ -117,7 +117,7 @@ def main(path: Path, rounds: int, seed: int) -> None:
     assert boot_id(), "needs a system with a boot id"
     luck = random.Random(seed)
     shared = memoryview(mmap.mmap(-1, 16)).cast("q")
-    virtual_s, first_s, most_lost_s, wrote, before = 1000, None, 0.0, 0, Durable(0, 0, 0, 0)
+    virtual_s, first_s, max_lost_s, wrote, before = 1000, None, 0.0, 0, Durable(0, 0, 0, 0)
     for _ in range(rounds):
         progress = one_round(path, virtual_s, luck.uniform(0.0, 0.06), shared)
         after = checked(path) if path.exists() else before
@@ -131,10 +131,10 @@ def main(path: Path, rounds: int, seed: int) -> None:
         if after.last_ns:
             first_s = virtual_s if first_s is None else first_s
             assert after.watched_ns + after.gap_ns == after.last_ns - first_s * NS, "time is missing or made"
-        most_lost_s, wrote = max(most_lost_s, lost_s), wrote + bool(durable_ns)
+        max_lost_s, wrote = max(max_lost_s, lost_s), wrote + bool(durable_ns)
         before = after
         virtual_s = max(virtual_s, progress.observed_ns // NS) + luck.randrange(1, 100)
-    json.dump({"rounds": rounds, "rounds_that_wrote": wrote, "most_lost_s": most_lost_s}, sys.stdout)
+    json.dump({"rounds": rounds, "rounds_that_wrote": wrote, "max_lost_s": max_lost_s}, sys.stdout)
 
 
 if __name__ == "__main__":

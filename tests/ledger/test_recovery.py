@@ -95,11 +95,11 @@ def test_rows_between_two_damaged_places_are_found_from_the_other_end(whole: Pat
     """Damage at an end has no key in front of it: the way over it is long and may miss rows behind it."""
     path = tmp_path / "ledger.sqlite"
     first, *others = pages_of(whole, "usage_minute")
-    most_rows = 2 * BATCHES // len(others)
+    max_rows = 2 * BATCHES // len(others)
     for other in others:
         damage(whole, path, [first, other])
         _, recovered = recovered_from(path, tmp_path)
-        assert recovered.rows["usage_minute"] > BATCHES - 2 * most_rows
+        assert recovered.rows["usage_minute"] > BATCHES - 2 * max_rows
 
 
 @pytest.mark.parametrize("table", ["usage_hour", "usage_day", "time_hour", "time_day", "totals", "kept", "gaps"])

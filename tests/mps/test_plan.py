@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gpucommons.leases.mps.plan import (
     IDLE_STOP_S,
     LAST_RETRY_S,
-    MOST_FAILURES,
+    MAX_FAILURES,
     SETTLED_S,
     DaemonStage,
     MpsDaemon,
@@ -57,7 +57,7 @@ def test_a_daemon_that_died_is_restarted_with_growing_pauses() -> None:
 
 def test_a_daemon_that_does_not_start_is_given_up_and_forgotten_without_a_lease() -> None:
     daemon = MpsDaemon(DaemonStage.STARTING, 0.0)
-    for attempt in range(MOST_FAILURES):
+    for attempt in range(MAX_FAILURES):
         assert not daemon.is_given_up, attempt
         daemon = failed(daemon, "no such program", 10.0)
     assert daemon.is_given_up

@@ -16,7 +16,7 @@ import psutil
 from fakes.cuda.control import FakeCuda
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import (
-    MOST_REPLY_BYTES,
+    MAX_REPLY_BYTES,
     Hello,
     Message,
     MessageLines,
@@ -67,7 +67,7 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.socket.settimeout(30)
-        self._lines = MessageLines(MOST_REPLY_BYTES)
+        self._lines = MessageLines(MAX_REPLY_BYTES)
         self._messages: list[Message] = []
 
     def next(self) -> Message | None:

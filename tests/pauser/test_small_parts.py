@@ -15,7 +15,7 @@ from gpucommons.pauser.backend import Code, Failure, State, failure
 from gpucommons.pauser.counters import Refusals
 from gpucommons.pauser.places import default_record, known_records
 from gpucommons.pauser.protocol import (
-    MOST_REQUEST_BYTES,
+    MAX_REQUEST_BYTES,
     OF_A_PROCESS,
     VERSION,
     Hello,
@@ -82,7 +82,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 @given(requests())
 def test_a_request_comes_back_as_it_was(request: PauserRequest) -> None:
     line = encode_request(request)
-    assert len(line) <= MOST_REQUEST_BYTES
+    assert len(line) <= MAX_REQUEST_BYTES
     assert decode_request(line) == request
 
 

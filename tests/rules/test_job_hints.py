@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.rules.cost import MOST_HINTS, JobOutcome, job_hints
+from gpucommons.rules.cost import MAX_HINTS, JobOutcome, job_hints
 
 GIB = 2**30
 FINE = JobOutcome(3600.0, 1, 1, 0.1, 0.9, 0.05, 18 * GIB, 20 * GIB)
@@ -71,6 +71,6 @@ memory = st.none() | st.integers(0, 200 * GIB)
 )
 def test_there_are_two_at_most_and_each_has_its_reason(job: JobOutcome) -> None:
     hints = job_hints(job)
-    assert len(hints) <= MOST_HINTS
+    assert len(hints) <= MAX_HINTS
     assert len(set(hints)) == len(hints)
     assert all(": " in hint for hint in hints)

@@ -8,11 +8,11 @@ from pathlib import Path
 from attribution.builders import HOST, gpu, gpu_process, reading
 from attribution.procfs_tree import add_process
 from gpucommons.agent.sampler import Sampler
-from gpucommons.agent.sources import attributed
+from gpucommons.agent.sources import with_attribution
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.owners.attribution_stage import ProcessWorld
+from gpucommons.owners.attribution_stage import ProcessSources
 from gpucommons.simulation.lab_people import LabNames
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from gpucommons.sources.source import Source
@@ -36,9 +36,11 @@ class StuckCommands:
 def test_the_gpus_are_read_while_a_command_line_hangs(tmp_path: Path) -> None:
     add_process(tmp_path, KEY.pid)
     stuck = StuckCommands()
-    world = ProcessWorld(ProcessDetailsReader(tmp_path), HOST, LabNames(), stuck)
+    world = ProcessSources(ProcessDetailsReader(tmp_path), HOST, LabNames(), stuck)
     readings = (reading(gpu(0, [gpu_process(KEY.pid, memory)])) for memory in count(1))
-    sources, stage = attributed([Source("nvml", "gpus", GpuReading, lambda: next(readings), cadence_s=0.02)], world)
+    sources, stage = with_attribution(
+        [Source("nvml", "gpus", GpuReading, lambda: next(readings), cadence_s=0.02)], world
+    )
 
     async def two_readings_later() -> Snapshot:
         sampler = Sampler(sources, interval_s=0.02, hostname="here", derive=stage)

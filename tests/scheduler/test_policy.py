@@ -407,7 +407,7 @@ def test_a_revoked_client_that_asks_again_is_one_like_all() -> None:
     assert runs(deaf)
 
 
-MOST_CLAIMED = (1 << 64) - 1
+MAX_CLAIMED = (1 << 64) - 1
 
 
 @pytest.mark.parametrize("total", [None, 16 * GIB], ids=["size unknown", "size known"])
@@ -415,7 +415,7 @@ def test_a_revoked_client_blocks_only_the_memory_that_nvml_shows(total: int | No
     sim = simulation(mode=Mode.SERIAL)
     if total is not None:
         sim.perform(sim.policy.resize(sim.gpu, total, sim.now))
-    liar, honest = sim.add(memory=MOST_CLAIMED, obeys=False), sim.add(memory=6 * GIB)
+    liar, honest = sim.add(memory=MAX_CLAIMED, obeys=False), sim.add(memory=6 * GIB)
     sim.run(400.0)
     assert liar.client.revoked
     assert runs(honest), "the claim is not confirmed"
@@ -429,7 +429,7 @@ def test_a_revoked_client_blocks_only_the_memory_that_nvml_shows(total: int | No
 
 def test_a_claim_beyond_the_device_is_clamped_and_marked() -> None:
     sim = simulation()
-    script = sim.add(memory=MOST_CLAIMED)
+    script = sim.add(memory=MAX_CLAIMED)
     sim.perform(sim.policy.resize(sim.gpu, 16 * GIB, sim.now))
     row = read_client(sim.policy.terms, script.client, NO_LIMITS, FRONT, sim.now)
     assert (row.allocated_bytes, row.allocated_peak_bytes, row.need_bytes) == (16 * GIB, 16 * GIB, 16 * GIB)

@@ -349,7 +349,7 @@ def test_twenty_connections_of_one_user_count_as_one(kind: str) -> None:
 
 def test_twenty_programs_of_one_user_count_as_one() -> None:
     world = metered()
-    world.most_activity = 0.6
+    world.max_activity = 0.6
     many = [begin(world, 0.8, "ann") for _ in range(20)]
     single = begin(world, 0.8, "bob")
     ran_s(world, [single], 60.0)

@@ -20,7 +20,7 @@ T = MessageType
 FASTER = 4
 LEAST_S = 60.0 / FASTER
 LEAST_TURNS = 6
-MOST_S = 90.0
+MAX_S = 90.0
 # Allowed difference from the due over LEAST_S: two points, for the start, when not all clients have requested yet.
 ALLOWED_S = 0.02 * LEAST_S
 RELEASE_AND_REQUEST = encode(2, T.LOCK_RELEASED) + encode(2, T.REQ_LOCK)
@@ -135,7 +135,7 @@ def play(clients: list[Busy]) -> None:
     by_socket = {busy.client.socket: busy for busy in clients}
     begin_s = now = time.monotonic()
     while now < begin_s + LEAST_S or not all(busy.is_finished() for busy in clients):
-        assert now < begin_s + MOST_S, f"turns after {MOST_S:.0f} s: {[(busy.case, busy.drops) for busy in clients]}"
+        assert now < begin_s + MAX_S, f"turns after {MAX_S:.0f} s: {[(busy.case, busy.drops) for busy in clients]}"
         next_s = min(busy.release_s for busy in clients)
         for ready in select.select(list(by_socket), [], [], min(1.0, max(0.0, next_s - now)))[0]:
             by_socket[ready].readable()

@@ -67,7 +67,7 @@ class World:
         # Measurements that were requested and not answered yet.
         self.measurements: list[Measure] = []
         # The device's activity never exceeds this: clients that would need more are slowed down.
-        self.most_activity = 1.0
+        self.max_activity = 1.0
         # The longest time for which a program was stopped, and how often the pauser resumed one by itself.
         self.longest_pause_s = 0.0
         self.resumed_by_pauser = 0
@@ -234,9 +234,7 @@ class World:
     def _answer(self) -> None:
         if self.measurements and self.now >= self.measurements[-1].end_s:
             self.measured(
-                DeviceActivity(
-                    min(self.most_activity, sum(p.sm for p in self.peers if p.client.id in self.gpu.running))
-                )
+                DeviceActivity(min(self.max_activity, sum(p.sm for p in self.peers if p.client.id in self.gpu.running)))
             )
 
     def _resume_overdue(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpucommons.model.events import AlertsReading
-from gpucommons.sources.alertmanager import MOST_ALERTS, AlertmanagerSource, parse_alerts
+from gpucommons.sources.alertmanager import MAX_ALERTS, AlertmanagerSource, parse_alerts
 from gpucommons.sources.source import SourceError
 from needs import needs_program
 from prometheus_server import answers, free_port
@@ -61,7 +61,7 @@ def test_strange_fields_are_left_out() -> None:
 def test_newest_first_and_bounded() -> None:
     many = [alert_json(fingerprint=str(n), startsAt=f"2026-11-15T01:{n // 60:02d}:{n % 60:02d}Z") for n in range(300)]
     alerts = parse_alerts(many).alerts
-    assert len(alerts) == MOST_ALERTS
+    assert len(alerts) == MAX_ALERTS
     assert alerts[0].fingerprint == "299"
 
 

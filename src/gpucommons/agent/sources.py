@@ -38,7 +38,7 @@ from gpucommons.model.workloads import (
     UsersReading,
     all_containers,
 )
-from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ProcessWorld
+from gpucommons.owners.attribution_stage import AttributionStage, IdentifiedGpus, ProcessSources
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.owners.owner import OwnerRules
 from gpucommons.owners.process_identity import CommandLines, ProcessIdentities, pid_view
@@ -74,13 +74,13 @@ from gpucommons.sources.source import Source
 _COMMANDS_DEADLINE_S = 5.0
 
 
-def this_machine(procfs: Path) -> ProcessWorld:
+def this_machine(procfs: Path) -> ProcessSources:
     view = pid_view(read_pid_facts(procfs))
-    return ProcessWorld(ProcessDetailsReader(procfs), view, host_user_names(procfs), CommandReader(procfs))
+    return ProcessSources(ProcessDetailsReader(procfs), view, host_user_names(procfs), CommandReader(procfs))
 
 
-def attributed(
-    sources: Iterable[Source], world: ProcessWorld, rules: OwnerRules | None = None
+def with_attribution(
+    sources: Iterable[Source], world: ProcessSources, rules: OwnerRules | None = None
 ) -> tuple[list[Source], AttributionStage]:
     """The sources, where the GPU source also identifies the processes that it lists, and the stage to derive with.
 
@@ -138,7 +138,7 @@ def _access(settings: KubernetesSettings) -> ClusterAccess | None:
 
 # The driver calls that measure how busy a GPU is, made in every reading even if they are slow: on an H200 GPM takes 1
 # to 4 ms.
-_MEASURED_BY: Final = frozenset({"gpm", "utilization"})
+_ACTIVITY_CALLS: Final = frozenset({"gpm", "utilization"})
 # Those that show which programs use a GPU: a program that uses it again must take part within two seconds.
 _PROGRAMS_BY: Final = frozenset({"compute_processes", "mps_processes", "process_utilization"})
 
@@ -169,7 +169,7 @@ def agent_sources(
     world = _world(settings, scenario)
     if world is None:
         return sources, allocations
-    sources, attribution = attributed(sources, world, rules)
+    sources, attribution = with_attribution(sources, world, rules)
     return sources, lambda readings: allocations(attribution(readings))
 
 
@@ -190,7 +190,7 @@ def _node_sources(
     return _linux(settings, gpm) if sys.platform == "linux" else _without_procfs(settings)
 
 
-def _world(settings: Settings, scenario: Scenario | None) -> ProcessWorld | None:
+def _world(settings: Settings, scenario: Scenario | None) -> ProcessSources | None:
     """Where processes are looked up; None where there is no attribution."""
     if scenario is not None:
         return scenario.world
@@ -224,7 +224,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
         procfs, rootfs, exclude.filesystem_mount_points_exclude, exclude.filesystem_fs_types_exclude
     )
     processes = ProcessTableReader(procfs, settings.processes.busiest)
-    keep_fast = _MEASURED_BY if settings.scheduler.is_used else frozenset()
+    keep_fast = _ACTIVITY_CALLS if settings.scheduler.is_used else frozenset()
     if settings.scheduler.shares_programs:
         keep_fast |= _PROGRAMS_BY
     nvml = NvmlReader(procfs, keep_fast=keep_fast, gpm_access=gpm)

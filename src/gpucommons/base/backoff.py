@@ -6,15 +6,15 @@ import random
 class Backoff:
     """Each wait is up to `jitter` of it shorter, at random, so that the nodes of a fleet do not retry in step."""
 
-    def __init__(self, first_s: float = 1.0, most_s: float = 30.0, jitter: float = 0.5) -> None:
+    def __init__(self, first_s: float = 1.0, max_s: float = 30.0, jitter: float = 0.5) -> None:
         self._first_s = first_s
-        self._most_s = most_s
+        self._max_s = max_s
         self._jitter = jitter
         self._limit_s = first_s
 
     def next_s(self) -> float:
         limit_s = self._limit_s
-        self._limit_s = min(2 * limit_s, self._most_s)
+        self._limit_s = min(2 * limit_s, self._max_s)
         return limit_s * (1 - self._jitter * random.random())
 
     def reset(self) -> None:
@@ -25,8 +25,8 @@ class Backoff:
 class RetrySchedule:
     """When the next try is due, for callers that pass the time in. No jitter."""
 
-    def __init__(self, first_s: float, most_s: float) -> None:
-        self._backoff = Backoff(first_s, most_s, jitter=0.0)
+    def __init__(self, first_s: float, max_s: float) -> None:
+        self._backoff = Backoff(first_s, max_s, jitter=0.0)
         self._due_s: float | None = None
 
     @property

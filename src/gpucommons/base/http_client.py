@@ -56,11 +56,11 @@ async def get_json(
     *,
     parameters: Mapping[str, str] | None = None,
     timeout_s: float,
-    most_bytes: int,
+    max_bytes: int,
 ) -> object:
     """One GET on a new connection. Every failure is a `failure`: nothing else is raised."""
     at = f"{server} at {url}"
-    status, body = await _request("GET", url, server, at, failure, timeout_s, most_bytes, params=parameters)
+    status, body = await _request("GET", url, server, at, failure, timeout_s, max_bytes, params=parameters)
     if status != 200:
         raise failure("status", f"{server} answered with status {status}{_reason(body)}")
     try:
@@ -70,13 +70,13 @@ async def get_json(
 
 
 async def post_json(
-    url: str, value: object, server: str, failure: Failure, *, timeout_s: float, most_bytes: int = _CHUNK_BYTES
+    url: str, value: object, server: str, failure: Failure, *, timeout_s: float, max_bytes: int = _CHUNK_BYTES
 ) -> None:
     """One POST on a new connection; the answer's body is not used. Every failure is a `failure`, without the URL.
 
     The reason is `status` for a refusal that will be repeated, and `busy` for one that a later try may not get.
     """
-    status, body = await _request("POST", url, server, server, failure, timeout_s, most_bytes, json=value)
+    status, body = await _request("POST", url, server, server, failure, timeout_s, max_bytes, json=value)
     if status in _LATER or status >= 500:
         raise failure("busy", f"{server} answered with status {status}{_reason(body)}")
     if not 200 <= status < 300:
@@ -90,7 +90,7 @@ async def _request(
     at: str,
     failure: Failure,
     timeout_s: float,
-    most_bytes: int,
+    max_bytes: int,
     *,
     params: Mapping[str, str] | None = None,
     json: object = None,
@@ -106,25 +106,25 @@ async def _request(
                 ) as session,
                 session.request(method, url, params=params, json=json, allow_redirects=False) as response,
             ):
-                return response.status, await body_of(response, most_bytes)
+                return response.status, await body_of(response, max_bytes)
     except OSError as error:
         raise failure("unreachable", f"cannot reach {at}: {_why(error)}") from None
 
 
-async def body_of(response: "aiohttp.ClientResponse", most_bytes: int) -> bytes:
+async def body_of(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         size += len(chunk)
-        if size > most_bytes:
-            raise BodyTooLong(f"an answer of more than {most_bytes} bytes")
+        if size > max_bytes:
+            raise BodyTooLong(f"an answer of more than {max_bytes} bytes")
         parts.append(chunk)
     return b"".join(parts)
 
 
-async def lines_of(response: "aiohttp.ClientResponse", most_bytes: int) -> AsyncIterator[bytes]:
+async def lines_of(response: "aiohttp.ClientResponse", max_bytes: int) -> AsyncIterator[bytes]:
     """The whole lines of a stream as they come; ends when the stream does."""
-    splitter = LineSplitter(most_bytes)
+    splitter = LineSplitter(max_bytes)
     async for chunk in response.content.iter_any():
         for line in splitter.feed(chunk):
             yield line

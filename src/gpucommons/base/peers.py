@@ -32,7 +32,7 @@ class ClientProcess(NamedTuple):
 _NAMESPACES: Final = ("user", "pid")
 _CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
 _POD: Final = re.compile(r"[/-]pod[0-9a-f]{8}[-_0-9a-f]{24,28}(?:\.slice)?(?:[:/]|$)", re.MULTILINE)
-_MOST_CGROUP_BYTES: Final = 16 * 1024
+_MAX_CGROUP_BYTES: Final = 16 * 1024
 _PIDS: Final = re.compile(r"^NSpid:(.*)$", re.MULTILINE)
 
 
@@ -74,7 +74,7 @@ def _named_cgroup(process: str) -> str:
     """The paths of its cgroup as far as root has named them; those below a user's own manager are left out."""
     try:
         with open(f"/proc/{process}/cgroup", "rb") as file:
-            text = file.read(_MOST_CGROUP_BYTES).decode("utf-8", "replace")
+            text = file.read(_MAX_CGROUP_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
     return "\n".join(line for line in named_by_root(text).split("\n") if not is_of_user_manager(line))
@@ -151,7 +151,7 @@ class Admins:
 # A budget is charged to a container where one is known, because root of all containers is one uid, and to the user: in
 # a user namespace, to its maker. Root outside of containers has no limit: an operator must always get through.
 
-_MOST_BUCKETS: Final = 4096
+_MAX_BUCKETS: Final = 4096
 _RESERVED_PART: Final = 16
 # An owner with at most so many connections may use the slots that are reserved for new owners.
 _FEW: Final = 4
@@ -234,7 +234,7 @@ class RequestRate:
 
     def take(self, accounts: tuple[PeerAccount, ...], now: float) -> bool:
         """Whether a request is within the rate of all its accounts."""
-        if len(self._left) > _MOST_BUCKETS:
+        if len(self._left) > _MAX_BUCKETS:
             self._left = {
                 account: entry for account, entry in self._left.items() if self._now(entry, now) < self._burst
             }

@@ -12,12 +12,12 @@ from typing import Final
 # `str.isdigit` is also true for characters such as `²`, which `int` rejects, and `int` also accepts `١` and `1_000`.
 
 # Enough for 64 bits, and far below the length limit of `int`.
-_MOST_DIGITS: Final = 20
+_MAX_DIGITS: Final = 20
 
 
 def parse_decimal(text: str) -> int | None:
     """The number in `text`; None if it is not a number or has more than 20 digits."""
-    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+    return int(text) if len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit() else None
 
 
 # Amounts of memory and shares of a GPU as people write them: `8Gi`, `512Mi`, `50%`. Pure.
@@ -120,8 +120,8 @@ class LineTooLong(Exception):
 class LineSplitter:
     """Takes chunks as they arrive and returns whole lines. An incomplete last line is never returned."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._held_bytes = 0
 
@@ -139,6 +139,6 @@ class LineSplitter:
 
     def _hold(self, piece: bytes) -> None:
         self._held_bytes += len(piece)
-        if self._held_bytes > self._most_bytes:
-            raise LineTooLong(f"a line of more than {self._most_bytes} bytes")
+        if self._held_bytes > self._max_bytes:
+            raise LineTooLong(f"a line of more than {self._max_bytes} bytes")
         self._parts.append(piece)

@@ -15,7 +15,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 # Linux: the supplementary groups of the peer. Python has no name for it.
 _SO_PEERGROUPS: Final = 59
 # Python's getsockopt returns at most 1024 bytes. A peer with more groups counts as a member of none.
-_MOST_GROUPS: Final = 256
+_MAX_GROUPS: Final = 256
 
 _DIRECTORY_MODE: Final = 0o711
 # Every user may connect; the kernel reports which one did.
@@ -203,7 +203,7 @@ def peer_credentials(peer: socket.socket) -> PeerCredentials:
 def peer_groups(peer: socket.socket) -> frozenset[int]:
     """Supplementary groups of the peer, from the kernel; empty where the kernel does not report them."""
     try:
-        raw = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS)
+        raw = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MAX_GROUPS)
     except OSError:
         return frozenset()
     return frozenset(struct.unpack(f"{len(raw) // 4}I", raw[: len(raw) // 4 * 4]))

@@ -24,7 +24,7 @@ _TIMEOUT_S = 5.0
 # An agent that has just started has no sample yet.
 FIRST_SAMPLE_S = 10.0
 _RETRY_S = 0.2
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _PIECE_BYTES = 64 << 10
 _LONGEST_REASON = 200
 _AGENT = "gpucommons"
@@ -169,8 +169,8 @@ def _body(response: "HTTPResponse", deadline_s: float) -> bytes:
         size += len(piece)
         if time.monotonic() > deadline_s:
             raise TimeoutError
-        if size > _MOST_BYTES:
-            raise OSError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+        if size > _MAX_BYTES:
+            raise OSError(f"an answer of more than {_MAX_BYTES >> 20} MiB")
         parts.append(piece)
     return b"".join(parts)
 

@@ -35,7 +35,7 @@ _HEADER = ("time", "type", "user", "details")
 # By the end of an event's type.
 _COLOURS = {"lost": "bold red", "xid": "red", "exceeded": "yellow", "revoked": "yellow", "found": "green"}
 # What the agent keeps in memory.
-_MOST = 1000
+_MAX = 1000
 
 Document = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ def events(
             f"--format {format} cannot be combined with --follow, which prints single lines: use table or json"
         )
     reader = Reader(connect, password_file, ca_file, config, simulate)
-    chosen = {"since": since, "type": type, "user": user, "limit": str(_MOST)}
+    chosen = {"since": since, "type": type, "user": user, "limit": str(_MAX)}
     document = reader.ask("events", chosen)
     if document is not None and document["events"] is None:
         raise CommandError("the agent keeps no event log; set [ledger] enabled = true")
@@ -89,8 +89,8 @@ def events(
     if document is None:
         # Newest first, as the API has them.
         document = {"hidden": None, "events": dict(reversed([*_of_log(reader, since, type, user)]))}
-    elif len(document["events"]) == _MOST:
-        say(f"these are the newest {_MOST} events that match: the agent keeps no more in memory")
+    elif len(document["events"]) == _MAX:
+        say(f"these are the newest {_MAX} events that match: the agent keeps no more in memory")
     if format is Format.JSON:
         show(indented(document))
         return

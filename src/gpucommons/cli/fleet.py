@@ -60,7 +60,9 @@ def show_fleet(reader: Reader, prometheus: str | None, format: Format) -> None:
         show(exact_table(fleet["slots"], _EXACT).rendered(format))
     else:
         width = terminal_width()
-        show_lines([*summary_lines(fleet["summary"], width), *_table(fleet, fleet["slots"], width), *_silent(fleet)])
+        show_lines(
+            [*summary_lines(fleet["summary"], width), *_table(fleet, fleet["slots"], width), *_silent_node_lines(fleet)]
+        )
         _show_hidden(document)
 
 
@@ -78,7 +80,7 @@ def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, f
     if format is not Format.TABLE:
         show(exact_table(free, _EXACT).rendered(format))
     else:
-        show_lines([*_table(fleet, free, terminal_width()), *_silent(fleet)])
+        show_lines([*_table(fleet, free, terminal_width()), *_silent_node_lines(fleet)])
 
 
 def _document(reader: Reader, prometheus: str | None) -> Document:
@@ -156,7 +158,7 @@ def _state(slot: Document) -> str:
     return ", ".join([f"{words.get(slot['state'], slot['state'])}{idle}", *queued])
 
 
-def _silent(fleet: Document) -> Iterable[Line]:
+def _silent_node_lines(fleet: Document) -> Iterable[Line]:
     """A node without known slots has no row."""
     for node in fleet["nodes"].values():
         if not node["answers"]:

@@ -72,7 +72,7 @@ def _ask(paths: Sequence[Path], request: Mapping[str, object]) -> Any:
             with connection.makefile("rb") as answers:
                 reply = json.loads(answers.readline())
         except (OSError, ValueError, RecursionError) as error:
-            raise _silent(path, error) from error
+            raise _no_answer(path, error) from error
     if not reply.get("ok"):
         raise CommandError(str(reply.get("error")))
     return reply["answer"]
@@ -88,11 +88,11 @@ def _connect(connection: socket.socket, paths: Sequence[Path]) -> Path:
     try:
         connection.connect(str(last))
     except OSError as error:
-        raise _silent(last, error) from error
+        raise _no_answer(last, error) from error
     return last
 
 
-def _silent(path: Path, error: Exception) -> AgentUnreachable:
+def _no_answer(path: Path, error: Exception) -> AgentUnreachable:
     return AgentUnreachable(f"the scheduler at {path} does not answer: {error}")
 
 

@@ -62,7 +62,7 @@ PROCESS_COLUMNS = (
     Column("Command", False, 9, whole=True),
 )
 _UNKNOWN = HostUse()
-_MOST_COMMAND = 4096
+_MAX_COMMAND = 4096
 
 
 def process_rows(document: Document, host: Mapping[str, HostUse] | None = None, tree: bool = False) -> list[TopRow]:
@@ -135,7 +135,7 @@ def _user(row: Document) -> str:
 
 
 def _process_row(key: str, row: Document, use: HostUse, parent: str = "") -> TopRow:
-    name = printable(command_of(row) or row["name"] or "unknown", _MOST_COMMAND)
+    name = printable(command_of(row) or row["name"] or "unknown", _MAX_COMMAND)
     user, place = _user(row), _place(row)
     cpu, rss, age = use
     cells = (

@@ -192,7 +192,7 @@ def _line(answer: bytes | str) -> str:
 # An unreachable channel delays neither the agent nor another channel. A letter is delivered at most once: one that was
 # under way when the agent ended is not sent again.
 
-_MOST_LETTERS: Final = 256
+_MAX_LETTERS: Final = 256
 _STOP_WITHIN_S: Final = 1.0
 
 log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class Patience:
     """Seconds: the first and the longest pause between two tries, and the age at which a letter is given up."""
 
     first_s: float = 5.0
-    most_s: float = 900.0
+    max_s: float = 900.0
     give_up_s: float = 6 * 3600.0
 
 
@@ -223,13 +223,13 @@ class Outbox:
         channel: Channel,
         done: Callable[[Delivery], None],
         patience: Patience | None = None,
-        most_letters: int = _MOST_LETTERS,
+        max_letters: int = _MAX_LETTERS,
     ) -> None:
         self._channel = channel
         self._done = done
         self._patience = patience or Patience()
-        self._queue: queue.Queue[tuple[Letter, float] | None] = queue.Queue(most_letters)
-        self._backoff = Backoff(self._patience.first_s, self._patience.most_s)
+        self._queue: queue.Queue[tuple[Letter, float] | None] = queue.Queue(max_letters)
+        self._backoff = Backoff(self._patience.first_s, self._patience.max_s)
         self._stopping = threading.Event()
         self._unsent: list[Letter] = []
         self._thread = threading.Thread(target=self._work, name=f"messages-{channel.name}", daemon=True)

@@ -33,7 +33,7 @@ class IdleHolder(NamedTuple):
     is_exempt: bool = False
 
 
-class Climbed(NamedTuple):
+class StepsTaken(NamedTuple):
     """The steps taken in an idle period, by its idle time then. `reached_s` is when a message was delivered."""
 
     notified_s: float
@@ -42,13 +42,16 @@ class Climbed(NamedTuple):
     acted: bool = False
 
 
-Ladder = Mapping[str, Climbed]
+LadderState = Mapping[str, StepsTaken]
 """By key of the holder."""
 
 
-def climb(
-    holders: Iterable[IdleHolder], ladder: Ladder, terms: LadderTerms, may_be_missing: AbstractSet[str] = frozenset()
-) -> tuple[dict[str, Climbed], list[tuple[IdleHolder, IdleStep]]]:
+def find_due_steps(
+    holders: Iterable[IdleHolder],
+    ladder: LadderState,
+    terms: LadderTerms,
+    may_be_missing: AbstractSet[str] = frozenset(),
+) -> tuple[dict[str, StepsTaken], list[tuple[IdleHolder, IdleStep]]]:
     """The new ladder, and the steps to take now: at most one for each holder.
 
     `holders` are all that hold a slot, with None for those that use it. A period has ended if its holder is missing,
@@ -73,7 +76,7 @@ def climb(
     return after, due
 
 
-def _due(holder: IdleHolder, idle_s: float, done: Climbed | None, terms: LadderTerms) -> IdleStep | None:
+def _due(holder: IdleHolder, idle_s: float, done: StepsTaken | None, terms: LadderTerms) -> IdleStep | None:
     if not terms.after_s or idle_s < terms.after_s:
         return None
     if done is None:
@@ -87,13 +90,13 @@ def _due(holder: IdleHolder, idle_s: float, done: Climbed | None, terms: LadderT
     return IdleStep.ACT if may_act and idle_s - (done.reached_s or 0.0) >= terms.act_after_s else None
 
 
-def _taken(step: IdleStep, done: Climbed | None, idle_s: float) -> Climbed:
+def _taken(step: IdleStep, done: StepsTaken | None, idle_s: float) -> StepsTaken:
     if done is None:
-        return Climbed(idle_s)
+        return StepsTaken(idle_s)
     return done._replace(acted=True) if step is IdleStep.ACT else done._replace(reminded=True)
 
 
-def reached(ladder: Ladder, key: str, notified_s: float, idle_s: float) -> Ladder:
+def reached(ladder: LadderState, key: str, notified_s: float, idle_s: float) -> LadderState:
     """A message of the period that was notified at `notified_s` was delivered. A later one changes nothing."""
     done = ladder.get(key)
     if done is None or done.notified_s != notified_s or done.reached_s is not None:

@@ -22,7 +22,7 @@ from gpucommons.model.workloads import IDLE_LABEL
 # The texts: one paragraph each, with what is idle, what to do, and how to be left alone. Pure.
 
 _LONGEST_NAME: Final = 64
-_MOST_PIDS: Final = 3
+_MAX_PIDS: Final = 3
 
 
 class IdleAction(StrEnum):
@@ -79,8 +79,8 @@ class HeldIdle:
 
 
 def _pids(pids: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, pids[:_MOST_PIDS]))
-    more = f" and {len(pids) - _MOST_PIDS} more" if len(pids) > _MOST_PIDS else ""
+    shown = ", ".join(map(str, pids[:_MAX_PIDS]))
+    more = f" and {len(pids) - _MAX_PIDS} more" if len(pids) > _MAX_PIDS else ""
     return f"pid {shown}" if len(pids) == 1 else f"pids {shown}{more}"
 
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from gpucommons.base.files import replace_state_file
 from gpucommons.idle.channels import Letter
-from gpucommons.idle.ladder import Climbed, Ladder
+from gpucommons.idle.ladder import LadderState, StepsTaken
 from gpucommons.model.idle import IdleKey, IdleMessage, IdlePeriod, IdlePeriods, IdleStep
 from gpucommons.model.process_identity import ProcessKey
 
 _VERSION: Final = 1
-_MOST_BYTES: Final = 8 << 20
+_MAX_BYTES: Final = 8 << 20
 # After a longer time without an agent, the holders may have worked in between.
 _LONGEST_ABSENCE_S: Final = 3600.0
 
@@ -29,7 +29,7 @@ class IdleRecord:
     """`unsent` are the letters of each channel that waited for a try. `digest` is the week of the last digest."""
 
     periods: IdlePeriods = field(default_factory=dict)
-    ladder: Ladder = field(default_factory=dict)
+    ladder: LadderState = field(default_factory=dict)
     messages: tuple[IdleMessage, ...] = ()
     unsent: Mapping[str, tuple[Letter, ...]] = field(default_factory=dict)
     digest: str = ""
@@ -47,7 +47,7 @@ class IdleRecordFile:
         """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
         try:
             with self._path.open("rb") as file:
-                return self._parsed(json.loads(file.read(_MOST_BYTES)), now_wall_s)
+                return self._parsed(json.loads(file.read(_MAX_BYTES)), now_wall_s)
         except FileNotFoundError:
             pass
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -91,7 +91,7 @@ class IdleRecordFile:
             (str(workload), str(slot)): IdlePeriod(float(length_s), (), frozenset(ProcessKey(*each) for each in keys))
             for workload, slot, length_s, keys in value["periods"]
         }
-        ladder = {str(key): Climbed(*each) for key, each in value["ladder"].items()}
+        ladder = {str(key): StepsTaken(*each) for key, each in value["ladder"].items()}
         return IdleRecord(periods, ladder, messages, unsent, digest)
 
 

@@ -21,9 +21,9 @@ from gpucommons.base.text import LineSplitter, LineTooLong
 # A client sends one request. `run` and `resume` keep the connection: the lease lasts as long as it does. All other
 # requests get one answer.
 
-MOST_LINE_BYTES: Final = 8192
-_MOST_GPUS: Final = 1024
-_MOST_BYTES: Final = 2**60
+MAX_LINE_BYTES: Final = 8192
+_MAX_GPUS: Final = 1024
+_MAX_BYTES: Final = 2**60
 _LONGEST_S: Final = 366 * 86_400.0
 _LONGEST_NAME: Final = 64
 _LONGEST_ID: Final = 24
@@ -99,8 +99,8 @@ def parse_request(raw: bytes) -> LeaseLine:
     request = line.get("request")
     if request == "run":
         return RunRequest(
-            _whole(line, "gpus", 1, _MOST_GPUS),
-            None if line.get("memory_bytes") is None else _whole(line, "memory_bytes", 1, _MOST_BYTES),
+            _whole(line, "gpus", 1, _MAX_GPUS),
+            None if line.get("memory_bytes") is None else _whole(line, "memory_bytes", 1, _MAX_BYTES),
             _flag(line, "share"),
             None if line.get("limit_s") is None else _seconds(line, "limit_s", 1.0, _LONGEST_S),
             _text(line, "name", _LONGEST_NAME, required=False),
@@ -114,7 +114,7 @@ def parse_request(raw: bytes) -> LeaseLine:
         )
     if request == "reserve":
         return ReserveRequest(
-            _whole(line, "gpus", 1, _MOST_GPUS),
+            _whole(line, "gpus", 1, _MAX_GPUS),
             _seconds(line, "from_s", 0.0, 1e11),
             _seconds(line, "for_s", 1.0, _LONGEST_S),
         )
@@ -167,7 +167,7 @@ def _text(line: Line, name: str, longest: int, required: bool = True) -> str:
 
 _CONNECT_S: Final = 5.0
 # The answer to `queue` is one line.
-_MOST_ANSWER_BYTES: Final = 16 << 20
+_MAX_ANSWER_BYTES: Final = 16 << 20
 
 
 class LeaseServiceGone(Exception):
@@ -178,7 +178,7 @@ class LeaseConnection:
     """A connection to the first of these sockets that an agent serves. Raises LeaseServiceGone."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._splitter = LineSplitter(_MOST_ANSWER_BYTES)
+        self._splitter = LineSplitter(_MAX_ANSWER_BYTES)
         self._lines: list[dict[str, object]] = []
         tried = []
         for path in paths:

@@ -24,10 +24,10 @@ from gpucommons.model.allocations import UNATTRIBUTED
 _PAGE_BYTES = 4096
 _ROWS_AT_ONCE = 1000
 # A table with more damage than this is given up.
-_MOST_DAMAGE = 1000
+_MAX_DAMAGE = 1000
 _BEYOND_EVERY_KEY = 1 << 40
 # A bit error in an amount must not make every sum absurd: 10 kW are 10^10 µJ a second, 10 TiB are 10^10 KiB.
-_MOST_PER_SECOND = 10**10
+_MAX_PER_SECOND = 10**10
 _LARGEST_TOTAL = 1 << 60
 
 
@@ -41,7 +41,7 @@ class _Table(NamedTuple):
 
 
 _LAYER_TABLES = tuple(
-    _Table(f"{kind}_{layer.name}", "start", layer.seconds, _MOST_PER_SECOND * layer.seconds)
+    _Table(f"{kind}_{layer.name}", "start", layer.seconds, _MAX_PER_SECOND * layer.seconds)
     for layer in reversed(LAYERS)
     for kind in ("usage", "time")
 )
@@ -229,7 +229,7 @@ def _scan(
         return True
 
     at = begin
-    for _ in range(_MOST_DAMAGE):
+    for _ in range(_MAX_DAMAGE):
         begun_at, count = at, 0
         try:
             for key, *row in source.execute(question, (at,)):

@@ -44,7 +44,7 @@ def ticks_since_boot() -> int:
     return math.floor(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-class ProcessWorld(NamedTuple):
+class ProcessSources(NamedTuple):
     """Where processes and users are read, and which processes are visible."""
 
     reader: ProcessReader

@@ -97,7 +97,7 @@ def judge_idle(
             active = True
         elif not active and waiting_pids and any(process.pid in waiting_pids for process in each.processes):
             active = None
-        period = after(_continued(each, before.get(key)), counted_s, active, window)
+        period = after(_period_that_continues(each, before.get(key)), counted_s, active, window)
         if period is None:
             periods.pop(key, None)
             rows.append(each)
@@ -107,7 +107,7 @@ def judge_idle(
     return replace(reading, allocations=tuple(rows)), periods
 
 
-def _continued(allocation: Allocation, period: IdlePeriod | None) -> IdlePeriod | None:
+def _period_that_continues(allocation: Allocation, period: IdlePeriod | None) -> IdlePeriod | None:
     """A user's processes have no identity of their own: where all of them are new, so is the period."""
     if period is None or not period.processes or allocation.kind is not WorkloadKind.PROCESS:
         return period

@@ -26,7 +26,7 @@ from gpucommons.pauser.counters import Counters, Refusals
 from gpucommons.pauser.places import default_record
 from gpucommons.pauser.protocol import (
     LATE_S,
-    MOST_REPLY_BYTES,
+    MAX_REPLY_BYTES,
     NO_PROCESS,
     Hello,
     Message,
@@ -47,8 +47,8 @@ Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 LOCK_TIMEOUT_MS: Final = 200
 # A program with much submitted work gets longer with each attempt, for so many attempts; then it is left alone.
-LONGER: Final = 4
-MOST_LONGER: Final = 2
+LOCK_TIMEOUT_GROWTH: Final = 4
+MAX_LOCK_TIMEOUT_GROWTHS: Final = 2
 # An unlock that found the pauser busy with the program is tried again after these pauses.
 _UNLOCK_AGAIN_S: Final = (0.01, 0.05, 0.25, 1.0)
 _UNLOCK_AGAIN: Final = frozenset({Code.BUSY, Code.DEADLINE})
@@ -410,7 +410,7 @@ class Pauser:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         path = self._settings.socket_path
         try:
-            return await asyncio.open_unix_connection(path, limit=MOST_REPLY_BYTES)
+            return await asyncio.open_unix_connection(path, limit=MAX_REPLY_BYTES)
         except OSError as error:
             raise _Unusable(
                 f"cannot connect to the pauser at {path}: {error.strerror or error}; start gpucommons-pauser.service"
@@ -424,7 +424,7 @@ class Pauser:
             except BaseException:
                 ours.close()
                 raise
-        return await asyncio.open_unix_connection(sock=ours, limit=MOST_REPLY_BYTES)
+        return await asyncio.open_unix_connection(sock=ours, limit=MAX_REPLY_BYTES)
 
     def _popen(self, descriptor: int) -> "subprocess.Popen[bytes]":
         settings = self._settings
@@ -481,7 +481,7 @@ async def _next_message(reader: asyncio.StreamReader) -> Message | None:
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     except asyncio.LimitOverrunError:
-        raise PauserProtocolError(f"the pauser sent a line of more than {MOST_REPLY_BYTES} bytes") from None
+        raise PauserProtocolError(f"the pauser sent a line of more than {MAX_REPLY_BYTES} bytes") from None
     return decode_message(line)
 
 

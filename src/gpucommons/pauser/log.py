@@ -5,7 +5,7 @@ import sys
 import threading
 from typing import Final
 
-_MOST_WAITING: Final = 1000
+_MAX_WAITING: Final = 1000
 
 
 class Log:
@@ -13,7 +13,7 @@ class Log:
 
     def __init__(self, name: str = "pauser") -> None:
         self._name = name
-        self._lines: queue.Queue[str | threading.Event] = queue.Queue(_MOST_WAITING)
+        self._lines: queue.Queue[str | threading.Event] = queue.Queue(_MAX_WAITING)
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def line(self, text: str) -> None:

@@ -20,7 +20,7 @@ from gpucommons.pauser.protocol import Notice, NoticeKind, Paused
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from gpucommons.pauser.release import FINAL, UNFINISHED, Attempt, Outcome, attempt, has_ended, key_of
 
-MOST_HOLDS: Final = 1024
+MAX_HOLDS: Final = 1024
 # How long after its timeout a lock may still be carried out by the driver when its caller has died.
 SETTLE_S: Final = 0.25
 _FIRST_RETRY_S: Final = 0.005
@@ -329,8 +329,8 @@ class Pauses:
                 return failure(Code.UNAVAILABLE, "the pauser is stopping or the agent's connection has ended")
             if entry.pid in self._holds:
                 return failure(Code.BUSY, f"pid {entry.pid} is {self._holds[entry.pid].entry.stage}")
-            if len(self._holds) >= MOST_HOLDS:
-                return failure(Code.REFUSED, f"{MOST_HOLDS} programs are paused already")
+            if len(self._holds) >= MAX_HOLDS:
+                return failure(Code.REFUSED, f"{MAX_HOLDS} programs are paused already")
             self._resting = {key: until_s for key, until_s in self._resting.items() if until_s > now_s}
             if entry.key in self._resting:
                 return failure(Code.RESTING)

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Failure, State
-from gpucommons.pauser.record import LONGEST_GPU, MOST_PID, Stage
+from gpucommons.pauser.record import LONGEST_GPU, MAX_PID, Stage
 
 VERSION: Final = 3
-MOST_REQUEST_BYTES: Final = 1024
+MAX_REQUEST_BYTES: Final = 1024
 # A reply may list every paused program.
-MOST_REPLY_BYTES: Final = 1 << 20
-MOST_TIMEOUT_MS: Final = 60_000
+MAX_REPLY_BYTES: Final = 1 << 20
+MAX_TIMEOUT_MS: Final = 60_000
 # A call that takes this much longer than it may is given up; the agent waits longer than that for the reply.
 LATE_S: Final = 1.0
-_MOST_NUMBER: Final = 1 << 53
+_MAX_NUMBER: Final = 1 << 53
 _LONGEST_TEXT: Final = 1000
 NO_PROCESS: Final = ProcessKey(0, 0)
 
@@ -123,14 +123,14 @@ Message = Hello | Reply | Notice
 class MessageLines:
     """Bytes in, whole lines out. A line that is longer than allowed is an error, however slowly it comes."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if any(len(line) > self._most_bytes for line in (*lines, self._rest)):
-            raise PauserProtocolError(f"a line is longer than {self._most_bytes} bytes")
+        if any(len(line) > self._max_bytes for line in (*lines, self._rest)):
+            raise PauserProtocolError(f"a line is longer than {self._max_bytes} bytes")
         return lines
 
 
@@ -148,7 +148,7 @@ def encode_request(request: PauserRequest) -> bytes:
 def decode_request(line: bytes) -> PauserRequest:
     document = _document(line)
     fields = _Fields(document)
-    number = fields.whole("number", 1, _MOST_NUMBER)
+    number = fields.whole("number", 1, _MAX_NUMBER)
     try:
         operation = Operation(fields.text("operation", 32))
     except ValueError:
@@ -159,9 +159,9 @@ def decode_request(line: bytes) -> PauserRequest:
             number,
             operation,
             process=fields.process(),
-            timeout_ms=fields.whole("timeout_ms", 1, MOST_TIMEOUT_MS) if operation is Operation.LOCK else 0,
+            timeout_ms=fields.whole("timeout_ms", 1, MAX_TIMEOUT_MS) if operation is Operation.LOCK else 0,
             gpu=fields.text("gpu", LONGEST_GPU) if operation is Operation.LOCK else "",
-            memory_bytes=fields.whole("memory_bytes", 0, _MOST_NUMBER) if operation is Operation.CHECKPOINT else 0,
+            memory_bytes=fields.whole("memory_bytes", 0, _MAX_NUMBER) if operation is Operation.CHECKPOINT else 0,
         )
     fields.nothing_else()
     return request
@@ -214,17 +214,17 @@ def decode_message(line: bytes) -> Message:
     fields = _Fields(document)
     message: Message
     if "hello" in document:
-        version = fields.whole("hello", 0, _MOST_NUMBER)
+        version = fields.whole("hello", 0, _MAX_NUMBER)
         if version != VERSION:
             raise PauserProtocolError(
                 f"the pauser speaks version {version} and the agent version {VERSION}: restart the older of the two"
             )
         message = Hello(
-            pid=fields.whole("pid", 1, MOST_PID),
+            pid=fields.whole("pid", 1, MAX_PID),
             backend=fields.text("backend", 32),
             max_pause_s=fields.number("max_pause_s"),
             unavailable=fields.text("unavailable", _LONGEST_TEXT),
-            resumed=fields.whole("resumed", 0, _MOST_NUMBER),
+            resumed=fields.whole("resumed", 0, _MAX_NUMBER),
             version=version,
         )
     elif "notice" in document:
@@ -242,11 +242,11 @@ def decode_message(line: bytes) -> Message:
 def _reply(document: Mapping[str, Any], fields: "_Fields") -> Reply:
     failed = None
     if "code" in document:
-        code = fields.whole("code", -_MOST_NUMBER, _MOST_NUMBER)
+        code = fields.whole("code", -_MAX_NUMBER, _MAX_NUMBER)
         failed = Failure(code, fields.text("meaning", _LONGEST_TEXT))
     rows = fields.rows("paused") if "paused" in document else []
     return Reply(
-        number=fields.whole("reply", 1, _MOST_NUMBER),
+        number=fields.whole("reply", 1, _MAX_NUMBER),
         failure=failed,
         duration_s=fields.number("duration_s"),
         state=State(fields.whole("state", min(State), max(State))) if "state" in document else None,
@@ -267,7 +267,7 @@ def _paused(row: object) -> Paused:
         stage=stage,
         age_s=fields.number("age_s"),
         gpu=fields.text("gpu", LONGEST_GPU),
-        memory_bytes=fields.whole("memory_bytes", 0, _MOST_NUMBER),
+        memory_bytes=fields.whole("memory_bytes", 0, _MAX_NUMBER),
     )
     fields.nothing_else()
     return paused
@@ -302,7 +302,7 @@ class _Fields:
     def number(self, name: str) -> float:
         value = self._left.pop(name, None)
         # NaN and the infinities are not between them either.
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MAX_NUMBER:
             raise PauserProtocolError(f"{name} is not a number of seconds: {value!r:.60}")
         return float(value)
 
@@ -319,7 +319,7 @@ class _Fields:
         return value
 
     def process(self) -> ProcessKey:
-        return ProcessKey(self.whole("pid", 1, MOST_PID), self.whole("start_ticks", 0, _MOST_NUMBER))
+        return ProcessKey(self.whole("pid", 1, MAX_PID), self.whole("start_ticks", 0, _MAX_NUMBER))
 
     def nothing_else(self) -> None:
         if self._left:

@@ -21,11 +21,11 @@ from typing import Any, Final
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey
 
-MOST_PID: Final = 1 << 22
+MAX_PID: Final = 1 << 22
 LONGEST_GPU: Final = 96
 _LINE_BYTES: Final = 384
 # No lock waits longer, whatever a damaged entry says.
-_MOST_SETTLING_S: Final = 61.0
+_MAX_SETTLING_S: Final = 61.0
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -188,10 +188,10 @@ class PauseRecord:
     def entries(self) -> Iterator[Entry]:
         for name in sorted(os.listdir(self._directory)):
             pid = parse_decimal(name)
-            if pid is not None and 0 < pid <= MOST_PID:
+            if pid is not None and 0 < pid <= MAX_PID:
                 with suppress(FileNotFoundError):
                     entry = decode(pid, self._content(name))
-                    yield replace(entry, settles_at_s=min(entry.settles_at_s, time.monotonic() + _MOST_SETTLING_S))
+                    yield replace(entry, settles_at_s=min(entry.settles_at_s, time.monotonic() + _MAX_SETTLING_S))
 
     def _content(self, name: str) -> bytes:
         try:

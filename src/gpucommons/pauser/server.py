@@ -30,7 +30,7 @@ from gpucommons.pauser.log import Log
 from gpucommons.pauser.pauses import AnswerEarly, Pauses, Result
 from gpucommons.pauser.protocol import (
     LATE_S,
-    MOST_REQUEST_BYTES,
+    MAX_REQUEST_BYTES,
     Hello,
     Message,
     MessageLines,
@@ -239,7 +239,7 @@ class Server:
 
     def _read(self, session: _Session) -> str:
         """Why it ended."""
-        lines = MessageLines(MOST_REQUEST_BYTES)
+        lines = MessageLines(MAX_REQUEST_BYTES)
         with selectors.DefaultSelector() as selector:
             selector.register(session.connection, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)

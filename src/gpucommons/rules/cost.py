@@ -95,7 +95,7 @@ def _converted(amount: int | None) -> float | None:
 #
 # A hint is given only where the figures show a cause. A short job gets none: its start is most of it.
 
-MOST_HINTS = 2
+MAX_HINTS = 2
 _SHORTEST_S = 60.0
 _MOSTLY = 0.5
 _GIB = 2**30
@@ -124,7 +124,7 @@ def job_hints(job: JobOutcome) -> tuple[str, ...]:
     """The gravest first."""
     if job.judged_s < _SHORTEST_S:
         return ()
-    return tuple(_hints(job))[:MOST_HINTS]
+    return tuple(_hints(job))[:MAX_HINTS]
 
 
 def _hints(job: JobOutcome) -> Iterator[str]:

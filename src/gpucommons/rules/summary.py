@@ -62,7 +62,7 @@ _COUNTED = (ProblemKind.GPU_LOST, ProblemKind.OVERHEATING, ProblemKind.HELD_IDLE
 
 def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
     readings = snapshot.readings
-    parts = [*_broken(problems)]
+    parts = [*_broken_parts(problems)]
     if readings.gpus is None:
         parts.append(SummaryPart("gpus", 0, "no GPU", Tone.PLAIN))
     elif readings.slots is None:
@@ -73,7 +73,7 @@ def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
     return StateSummary(tuple(parts))
 
 
-def _broken(problems: Sequence[Problem]) -> Iterator[SummaryPart]:
+def _broken_parts(problems: Sequence[Problem]) -> Iterator[SummaryPart]:
     lost = [each for each in problems if each.kind is ProblemKind.GPU_LOST]
     hot = [each for each in problems if each.kind is ProblemKind.OVERHEATING]
     other = [each for each in problems if each.kind not in _COUNTED]

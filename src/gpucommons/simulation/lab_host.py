@@ -167,9 +167,9 @@ def memory(elapsed_s: float) -> MemoryReading:
 def pressure(elapsed_s: float) -> PressureReading:
     by_day, worked_s = daylight(elapsed_s), daylight_seconds(elapsed_s)
 
-    def line(most_percent: float) -> PressureLine:
-        percent = most_percent * by_day
-        return PressureLine(percent, percent * 0.9, percent * 0.8, most_percent / 100 * worked_s)
+    def line(max_percent: float) -> PressureLine:
+        percent = max_percent * by_day
+        return PressureLine(percent, percent * 0.9, percent * 0.8, max_percent / 100 * worked_s)
 
     return PressureReading(
         cpu=Pressure(line(9), line(0)),

@@ -25,7 +25,7 @@ from gpucommons.simulation.lab_workloads import FINETUNE, NOTEBOOK
 _GIB = 2**30
 _SAFE_LIMIT_BYTES = MEMORY_BYTES * 9 // 10
 _OVERHEAD_BYTES = 400 * 2**20
-_MOST_STEPS_BYTES = 8 * 2**26
+_MAX_STEPS_BYTES = 8 * 2**26
 _UPDATE_EVERY_S = 5.0
 _DROPS = ("quantum", "quota", "memory", "revoked")
 _SILENT = ("SCHED_ON", "SCHED_OFF", "WAIT_FOR_MEM", "MEM_AVAILABLE", "PREPARE_SWAP_OUT")
@@ -206,7 +206,7 @@ def _allocated_bytes(client: _Client, elapsed_s: float) -> int:
 
 
 def _peak_bytes(client: _Client) -> int:
-    return int(client.job.memory_gib * _GIB) + _MOST_STEPS_BYTES - _OVERHEAD_BYTES
+    return int(client.job.memory_gib * _GIB) + _MAX_STEPS_BYTES - _OVERHEAD_BYTES
 
 
 def _messages(elapsed_s: float) -> dict[str, int]:

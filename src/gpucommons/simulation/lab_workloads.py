@@ -29,7 +29,7 @@ from gpucommons.model.workloads import (
     PodDevicesReading,
     PodReading,
 )
-from gpucommons.owners.attribution_stage import ProcessWorld
+from gpucommons.owners.attribution_stage import ProcessSources
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import JOBS, FixedLoad, LabJob, LabLoad
 from gpucommons.simulation.lab_people import (
@@ -404,6 +404,6 @@ class LabCommands:
         return tuple(self._by_pid.get(key.pid, "").split())
 
 
-def lab_world(load: LabLoad | None = None) -> ProcessWorld:
+def lab_world(load: LabLoad | None = None) -> ProcessSources:
     view = PidView(PidScope.HOST, "the scenario shows every process of its host")
-    return ProcessWorld(LabProcessReader(load or FixedLoad()), view, LabNames(), LabCommands())
+    return ProcessSources(LabProcessReader(load or FixedLoad()), view, LabNames(), LabCommands())

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpucommons.owners.attribution_stage import ProcessWorld
+from gpucommons.owners.attribution_stage import ProcessSources
 from gpucommons.sources.source import Source
 
 DAY_S = 600.0
@@ -42,7 +42,7 @@ class Scenario(NamedTuple):
     name: str
     summary: str
     sources: Callable[[float, Callable[[], float]], list[Source]]
-    world: ProcessWorld | None = None
+    world: ProcessSources | None = None
 
 
 def daylight(elapsed_s: float) -> float:

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpucommons.leases.policy.values import LeaseRefused
 from gpucommons.leases.protocol import Line, RunRequest
-from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
+from gpucommons.leases.service.desk import LeaseClient, LeaseService
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.simulation import lab_host
@@ -62,7 +62,7 @@ class LabLeaseUsers:
         self._clock = clock
         self._players = [_Player(run, run.first_s) for run in runs]
 
-    def step(self, desk: LeaseDesk, own: ProcessKey) -> None:
+    def step(self, desk: LeaseService, own: ProcessKey) -> None:
         now_s = self._clock()
         for player in self._players:
             if not player.id and now_s >= player.next_s:
@@ -74,7 +74,7 @@ class LabLeaseUsers:
             elif player.ends_s is not None and player.job is None and now_s >= player.begins_s:
                 self._start(player)
 
-    def _request(self, player: _Player, desk: LeaseDesk, own: ProcessKey) -> None:
+    def _request(self, player: _Player, desk: LeaseService, own: ProcessKey) -> None:
         run = player.run
 
         def hear(line: Line) -> None:

@@ -15,8 +15,8 @@ from typing import Final
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State, failure
 from gpucommons.pauser.protocol import (
-    MOST_REPLY_BYTES,
-    MOST_REQUEST_BYTES,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
     Hello,
     Notice,
     Operation,
@@ -48,9 +48,9 @@ class SimulatedPauser:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=MOST_REQUEST_BYTES)
+        reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=MAX_REQUEST_BYTES)
         self._begin(self._serve(reader, writer))
-        return await asyncio.open_unix_connection(sock=ours, limit=MOST_REPLY_BYTES)
+        return await asyncio.open_unix_connection(sock=ours, limit=MAX_REPLY_BYTES)
 
     def _begin(self, work: "Coroutine[None, None, None]") -> None:
         task = asyncio.get_running_loop().create_task(work)

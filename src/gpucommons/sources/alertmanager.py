@@ -9,7 +9,7 @@ from gpucommons.base.http_client import get_json
 from gpucommons.model.events import Alert, AlertsReading
 from gpucommons.sources.source import SourceError
 
-MOST_ALERTS = 200
+MAX_ALERTS = 200
 _LONGEST_BYTES = 4 * 2**20
 _LONGEST_TEXT = 500
 _TIMEOUT_S = 5.0
@@ -30,7 +30,7 @@ class AlertmanagerSource:
     def read(self) -> AlertsReading:
         return parse_alerts(
             asyncio.run(
-                get_json(self._url, "Alertmanager", SourceError, timeout_s=_TIMEOUT_S, most_bytes=_LONGEST_BYTES)
+                get_json(self._url, "Alertmanager", SourceError, timeout_s=_TIMEOUT_S, max_bytes=_LONGEST_BYTES)
             )
         )
 
@@ -41,7 +41,7 @@ def parse_alerts(answer: object) -> AlertsReading:
         raise SourceError("not_alerts", "Alertmanager sent an answer that is not a list of alerts")
     alerts = (_alert(row) for row in answer if isinstance(row, dict))
     found = sorted((alert for alert in alerts if alert is not None), key=lambda alert: -(alert.starts_wall_s or 0.0))
-    return AlertsReading(tuple(found[:MOST_ALERTS]))
+    return AlertsReading(tuple(found[:MAX_ALERTS]))
 
 
 def _alert(row: Mapping[str, object]) -> Alert | None:

@@ -21,9 +21,9 @@ from gpucommons.sources.source import SourceAbsent, SourceError
 # file that is invalid, too large or missing does not affect the others.
 
 _FILE_NAME = re.compile(r"(0|[1-9]\d{0,3})(?:\.(0|[1-9]\d{0,3}))?", re.ASCII)
-_MOST_FILES = 1024
-_MOST_MAPPING_BYTES = 64 * 1024
-_MOST_JOBS = 64
+_MAX_FILES = 1024
+_MAX_MAPPING_BYTES = 64 * 1024
+_MAX_JOBS = 64
 _LONGEST_ID = 256
 _FIRST_PERSON = 1000
 # Dynamic users of systemd, system users of distributions (slurm is 64030 on Debian), and the user "nobody".
@@ -73,7 +73,7 @@ class JobMappingReader:
         except OSError as error:
             raise SourceError("unreadable", f"{self._directory}: {error.strerror}") from error
         places = [(name, (int(m[1]), None if m[2] is None else int(m[2]))) for name, m in found if m]
-        return sorted(places)[:_MOST_FILES]
+        return sorted(places)[:_MAX_FILES]
 
 
 def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
@@ -83,7 +83,7 @@ def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return (), "is not a regular file"
-        data = os.read(descriptor, _MOST_MAPPING_BYTES + 1)
+        data = os.read(descriptor, _MAX_MAPPING_BYTES + 1)
     finally:
         os.close(descriptor)
     ids, problem = parse_jobs(data)
@@ -95,13 +95,13 @@ def _read_file(path: Path) -> tuple[tuple[MappedJob, ...], str]:
 def parse_jobs(data: bytes) -> tuple[tuple[str, ...], str]:
     """The job ids in their order without duplicates, and what is wrong with the rest."""
     problem = ""
-    if len(data) > _MOST_MAPPING_BYTES:
-        problem = f"larger than {_MOST_MAPPING_BYTES} bytes; the rest is ignored"
-        data = data[:_MOST_MAPPING_BYTES].rpartition(b"\n")[0]
+    if len(data) > _MAX_MAPPING_BYTES:
+        problem = f"larger than {_MAX_MAPPING_BYTES} bytes; the rest is ignored"
+        data = data[:_MAX_MAPPING_BYTES].rpartition(b"\n")[0]
     lines = [line for line in _lines(data) if line]
     good = tuple(dict.fromkeys(line for line in lines if len(line) <= _LONGEST_ID and line.isprintable()))
-    if len(good) > _MOST_JOBS:
-        return good[:_MOST_JOBS], problem or f"names more than {_MOST_JOBS} jobs; the rest is ignored"
+    if len(good) > _MAX_JOBS:
+        return good[:_MAX_JOBS], problem or f"names more than {_MAX_JOBS} jobs; the rest is ignored"
     if not problem and any(line not in good for line in lines):
         problem = "has lines that are not job ids; they are ignored"
     return good, problem
@@ -119,7 +119,7 @@ def _is_person(uid: int) -> bool:
 
 # The file with the number of virtual GPUs per GPU: read when it changes. While it is invalid, the old ratios apply.
 
-_MOST_RATIO_BYTES = 64 * 1024
+_MAX_RATIO_BYTES = 64 * 1024
 
 
 class AllocationRatioReader:
@@ -139,7 +139,7 @@ class AllocationRatioReader:
                 stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
                 if stamp == self._stamp:
                     return self._reading
-                text = os.read(descriptor, _MOST_RATIO_BYTES).decode("utf-8", "replace")
+                text = os.read(descriptor, _MAX_RATIO_BYTES).decode("utf-8", "replace")
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -167,7 +167,7 @@ class AllocationRatioReader:
 
 _LINE = re.compile(r"(?:([0-9]{1,4})\s*=)?\s*(\S+)")
 _EXPECTED = "expected a number above 0, such as 2, or a line such as 0=2 for each GPU"
-_MOST_QUOTED = 40
+_MAX_QUOTED = 40
 
 
 class RatioError(Exception):
@@ -181,13 +181,13 @@ def parse_allocation_ratios(text: str) -> AllocationRatios:
         match = _LINE.fullmatch(line)
         ratio = _number(match[2]) if match else None
         if match is None or ratio is None:
-            raise RatioError(f"invalid ratio '{line[:_MOST_QUOTED]}': {_EXPECTED}")
+            raise RatioError(f"invalid ratio '{line[:_MAX_QUOTED]}': {_EXPECTED}")
         if match[1] is not None and int(match[1]) not in by_gpu_index:
             by_gpu_index[int(match[1])] = ratio
         elif match[1] is None and everywhere is None:
             everywhere = ratio
         else:
-            raise RatioError(f"repeated ratio '{line[:_MOST_QUOTED]}': {_EXPECTED}")
+            raise RatioError(f"repeated ratio '{line[:_MAX_QUOTED]}': {_EXPECTED}")
     if everywhere is None and not by_gpu_index:
         raise RatioError(f"the file is empty: {_EXPECTED}")
     return AllocationRatios(everywhere, by_gpu_index)

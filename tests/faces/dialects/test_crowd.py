@@ -13,7 +13,7 @@ from gpucommons.faces.dialects.dialect import MetricModule
 from gpucommons.faces.dialects.gpucommons import gpus
 from gpucommons.faces.dialects.gpucommons import sharing as own
 from gpucommons.faces.dialects.nvshare import clients as nvshare
-from gpucommons.faces.dialects.series import MOST_OF_OWNER
+from gpucommons.faces.dialects.series import MAX_OF_OWNER
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.families import Metric
 from gpucommons.model.gpu import GpuProcess
@@ -96,14 +96,14 @@ def test_clients_beyond_the_limit_share_a_series_that_keeps_the_sums(
     unlimited, all_counts = sums(replace(sharing, clients=others), part)
     assert max(all_counts.values()) == 4003
     # Two more: the overflow on each of the two GPUs.
-    assert max(counts.values()) == MOST_OF_OWNER + 3 + 2
+    assert max(counts.values()) == MAX_OF_OWNER + 3 + 2
     for name, total in unlimited.items():
         if not name.endswith(NOT_SUMS):
             assert found[name] == pytest.approx(total), name
 
 
 def test_clients_of_other_users_keep_their_series() -> None:
-    crowded = [client(number, GREEDY) for number in range(2 * MOST_OF_OWNER)]
+    crowded = [client(number, GREEDY) for number in range(2 * MAX_OF_OWNER)]
     modest = [client(number, MODEST) for number in range(5000, 5003)]
     snapshot = Snapshot(1, 0.0, 0.0, "host", readings=Readings(sharing=reading([*crowded, *modest], True)))
     info = next(family for family in nvshare.collect_clients(snapshot) if family.metric is nvshare.INFO)
@@ -113,7 +113,7 @@ def test_clients_of_other_users_keep_their_series() -> None:
 
 
 def test_a_client_that_calls_itself_overflow_is_counted_once() -> None:
-    crowded = [client(number, GREEDY) for number in range(MOST_OF_OWNER + 10)]
+    crowded = [client(number, GREEDY) for number in range(MAX_OF_OWNER + 10)]
     crowded[0] = client(0, GREEDY, pod="overflow")
     sharing = reading(crowded, debug_labels=False)
     totals, _ = sums(sharing, nvshare)
@@ -121,11 +121,11 @@ def test_a_client_that_calls_itself_overflow_is_counted_once() -> None:
 
 
 def test_departed_clients_count_towards_the_limit() -> None:
-    rows = tuple(client(number, GREEDY) for number in range(MOST_OF_OWNER))
-    gone = tuple(client(number, GREEDY) for number in range(MOST_OF_OWNER, 2 * MOST_OF_OWNER))
+    rows = tuple(client(number, GREEDY) for number in range(MAX_OF_OWNER))
+    gone = tuple(client(number, GREEDY) for number in range(MAX_OF_OWNER, 2 * MAX_OF_OWNER))
     totals, counts = sums(replace(reading(list(rows), True), departed=gone), nvshare)
-    assert counts["nvshare_client_info"] == MOST_OF_OWNER + 2
-    assert totals["nvshare_client_info"] == 2 * MOST_OF_OWNER
+    assert counts["nvshare_client_info"] == MAX_OF_OWNER + 2
+    assert totals["nvshare_client_info"] == 2 * MAX_OF_OWNER
 
 
 def crowded_gpus() -> Snapshot:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_node import DemoNode
-from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, MOST_GPUS, NODE, SERIES, History, folded
+from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, MAX_GPUS, NODE, SERIES, History, folded
 from gpucommons.model.host import CpuReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from played import snapshot_of
@@ -140,7 +140,7 @@ def test_gpus_that_come_and_go_do_not_increase_the_size() -> None:
         )
         reading = type(readings)("1", "1", "1", changed, 40, 40)
         history.observe(snapshot_of(Readings(gpus=reading), round_number))
-    assert len(history.subjects) == MOST_GPUS + 1
+    assert len(history.subjects) == MAX_GPUS + 1
     assert f"GPU-{4}-39" in history.subjects
 
 

@@ -37,7 +37,7 @@ def test_old_turns_are_dropped_and_the_number_is_bounded() -> None:
     log = TurnLog(kept_s=20)
     played(log, 100)
     assert all(turn.end_wall_s is None or turn.end_wall_s >= 79 for turn in log.timeline[UUID])
-    log = TurnLog(most_turns=4)
+    log = TurnLog(max_turns=4)
     played(log, 100)
     assert len(log.timeline[UUID]) == 4
     assert log.timeline[UUID][-1].end_wall_s is None

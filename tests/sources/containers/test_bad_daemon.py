@@ -35,7 +35,7 @@ def source_at(path: Path, heartbeat_s: float = 30.0, timeout_s: float = 0.3) -> 
         socket=str(path),
         timeout_s=timeout_s,
         heartbeat_s=heartbeat_s,
-        backoff=Backoff(first_s=0.02, most_s=0.05),
+        backoff=Backoff(first_s=0.02, max_s=0.05),
     )
 
 
@@ -281,7 +281,7 @@ def test_after_a_broken_stream_everything_is_listed_again(path: Path) -> None:
             await eventually(lambda: daemon._streams or None)
             # Changes while the stream is down must be seen afterwards.
             daemon.ids[:] = [B]
-            source._backoff = Backoff(first_s=0.3, most_s=0.3)
+            source._backoff = Backoff(first_s=0.3, max_s=0.3)
             await daemon.cut()
             await eventually_fails(source, "disconnected", "garbage")
             await eventually(has(source, B))

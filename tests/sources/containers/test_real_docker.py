@@ -23,7 +23,7 @@ def source_of(dockerd: Dockerd, heartbeat_s: float = 30.0, timeout_s: float = 10
         socket=str(dockerd.socket),
         heartbeat_s=heartbeat_s,
         timeout_s=timeout_s,
-        backoff=Backoff(first_s=0.05, most_s=0.2),
+        backoff=Backoff(first_s=0.05, max_s=0.2),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpucommons.base.processes import start_ticks
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.host.process_details import MOST_COMMAND_BYTES, CommandReader
+from gpucommons.sources.host.process_details import MAX_COMMAND_BYTES, CommandReader
 from waiting import until
 
 READER = CommandReader(Path("/proc"))
@@ -48,7 +48,7 @@ def test_a_long_command_line_is_cut() -> None:
             until(lambda: READER.name(child.pid) == "sleep\n")
             found = READER.command_line(key_of(child.pid))
             assert found[:3] == ("sleep", "60", "0" * 1000)
-            assert len("\0".join(found)) <= MOST_COMMAND_BYTES
+            assert len("\0".join(found)) <= MAX_COMMAND_BYTES
         finally:
             child.kill()
 

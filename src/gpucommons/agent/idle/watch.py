@@ -21,7 +21,7 @@ from gpucommons.base.processes import boot_id
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
 from gpucommons.idle.channels import Delivery, Letter, Outbox
-from gpucommons.idle.ladder import IdleHolder, Ladder, LadderTerms, climb, reached
+from gpucommons.idle.ladder import IdleHolder, LadderState, LadderTerms, find_due_steps, reached
 from gpucommons.idle.messages import (
     DAYS,
     DigestSchedule,
@@ -46,8 +46,8 @@ _WRITE_EVERY_S: Final = 60.0
 _DIGEST_EVERY_S: Final = 60.0
 _KEPT_EVENTS: Final = 64
 _KEPT_MESSAGES_S: Final = 7 * 86_400.0
-_MOST_MESSAGES: Final = 500
-_MOST_OF_USER: Final = 10
+_MAX_MESSAGES: Final = 500
+_MAX_OF_USER: Final = 10
 # How long the message that the agent has acted counts as new.
 _ACTED_IS_NEW_S: Final = 86_400.0
 _STOP_WITHIN_S: Final = 2.0
@@ -98,7 +98,7 @@ class IdleWatch:
         self._outboxes = [Outbox(channel, self._outcomes.put) for channel in channels]
         self._file = IdleRecordFile(idle_record(scenario), boot_id())
         self._before: IdlePeriods = {}
-        self._ladder: Ladder = {}
+        self._ladder: LadderState = {}
         # Holders of an earlier agent that no source has reported yet.
         self._unseen: frozenset[str] = frozenset()
         self._messages: tuple[IdleMessage, ...] = ()
@@ -202,7 +202,7 @@ class IdleWatch:
         holders = [self._holder(key, found, readings) for key, found in rows.items()]
         self._idle_holders = sum((each.idle_s or 0.0) >= self._terms.after_s for each in holders)
         self._allocations = readings.allocations
-        self._ladder, due = climb(holders, self._ladder, self._terms, may_be_missing)
+        self._ladder, due = find_due_steps(holders, self._ladder, self._terms, may_be_missing)
         idle_s = {each.key: each.idle_s for each in holders}
         letters: list[Letter] = []
         actions: list[_Action] = []
@@ -290,9 +290,9 @@ class IdleWatch:
     def _forget_messages(self, wall_s: float) -> None:
         of_user: Counter[str] = Counter()
         kept = []
-        for each in self._messages[:_MOST_MESSAGES]:
+        for each in self._messages[:_MAX_MESSAGES]:
             of_user[each.user] += 1
-            if of_user[each.user] <= _MOST_OF_USER and wall_s - each.wall_s < _KEPT_MESSAGES_S:
+            if of_user[each.user] <= _MAX_OF_USER and wall_s - each.wall_s < _KEPT_MESSAGES_S:
                 kept.append(each)
         self._messages = tuple(kept)
 

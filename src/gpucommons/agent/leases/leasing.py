@@ -26,7 +26,7 @@ from gpucommons.faces.documents.report import LedgerUnreadable
 from gpucommons.leases.mps.control import MpsControl
 from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
 from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
-from gpucommons.leases.service.desk import DeskEnforcement, DeskWorld, LeaseDesk, LeaseFacts
+from gpucommons.leases.service.desk import DeskEnforcement, LeaseEnvironment, LeaseFacts, LeaseService
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.model.leases import LeasesReading, Trespasser
@@ -157,7 +157,7 @@ class Leasing:
         facts = self._facts(snapshot)
         self._thread.call(lambda: self._update(server.desk, facts))
 
-    def _update(self, desk: LeaseDesk, facts: LeaseFacts) -> None:
+    def _update(self, desk: LeaseService, facts: LeaseFacts) -> None:
         """On the thread of leases."""
         desk.update(facts)
         if self._users is not None:
@@ -251,10 +251,10 @@ class Leasing:
     async def _open(self, access: LeaseAccess) -> None:
         record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
-        world = DeskWorld(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
+        world = LeaseEnvironment(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
         mps = self._mps_supervisor()
         lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps)
-        desk = LeaseDesk(self._terms, record, world, self._scenario, self._enforcement(), lease_mps)
+        desk = LeaseService(self._terms, record, world, self._scenario, self._enforcement(), lease_mps)
         server = LeaseServer(str(self._path), desk, access)
         await server.start()
         self._server, self._mps = server, mps

@@ -18,13 +18,13 @@ from gpucommons.model.sharing import ClientSharing
 # `overflow` and holds the sums, so that totals stay the same. The owner of a client is the uid that the kernel reports;
 # that of a process is what attribution found.
 
-MOST_OF_OWNER: Final = 512
+MAX_OF_OWNER: Final = 512
 OVERFLOW: Final = "overflow"
 
 T = TypeVar("T")
 
 
-def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MOST_OF_OWNER) -> tuple[list[T], list[T]]:
+def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MAX_OF_OWNER) -> tuple[list[T], list[T]]:
     """The first rows of each user, and the rest."""
     found = list(rows)
     if len(found) <= most:
@@ -39,19 +39,19 @@ def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MOST
     return own, rest
 
 
-@lru_cache(maxsize=8 * MOST_OF_OWNER)
+@lru_cache(maxsize=8 * MAX_OF_OWNER)
 def client_labels(namespace: str, pod: str, client_id: str, gpu_uuid: str) -> tuple[str, str, str, str]:
     """The same tuple for the same client in each snapshot: the renderer compares the labels of all series each time."""
     return namespace, pod, client_id, gpu_uuid
 
 
-@lru_cache(maxsize=8 * MOST_OF_OWNER)
+@lru_cache(maxsize=8 * MAX_OF_OWNER)
 def named_labels(namespace: str, pod: str, client_id: str, gpu_uuid: str, name: str) -> tuple[str, str, str, str, str]:
     """As `client_labels`, with the client's name for people."""
     return namespace, pod, client_id, gpu_uuid, name
 
 
-@lru_cache(maxsize=8 * MOST_OF_OWNER)
+@lru_cache(maxsize=8 * MAX_OF_OWNER)
 def pid_label(pid: int) -> str:
     """The same string for a process on each of its GPUs: with many of both, the strings take megabytes."""
     return str(pid)
@@ -64,7 +64,7 @@ def overflow_by_gpu(clients: Iterable[ClientSharing]) -> dict[str, list[ClientSh
     return by_gpu
 
 
-def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MOST_OF_OWNER) -> Mapping[str, AbstractSet[int]]:
+def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MAX_OF_OWNER) -> Mapping[str, AbstractSet[int]]:
     """The pids without series of their own, by GPU. An owner has as many series on each GPU that it uses."""
     if len(shares) <= most:
         return {}

@@ -25,14 +25,14 @@ _SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf", "True": "1", "False": "
 _VALUE_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 # Of a label value, in UTF-8. UUIDs and full container ids (64 hexadecimal digits) are within it.
-MOST_NAME_BYTES: Final = 64
+MAX_NAME_BYTES: Final = 64
 _HASH_BYTES: Final = 6
-_KEPT_BYTES: Final = MOST_NAME_BYTES - len("~") - 2 * _HASH_BYTES
+_KEPT_BYTES: Final = MAX_NAME_BYTES - len("~") - 2 * _HASH_BYTES
 # Series that are rendered together: the lines of all series of a large family would take many megabytes.
 _CHUNK: Final = 1024
 # Lines of more bytes are not kept for the next snapshot: rendering them takes a millisecond, and the copy would add to
 # the body that they are in.
-_MOST_KEPT_BYTES: Final = 512 * 1024
+_MAX_KEPT_BYTES: Final = 512 * 1024
 
 
 def number(value: float) -> str:
@@ -50,10 +50,10 @@ def escape_value(value: str) -> str:
 def bounded_name(value: str) -> str:
     """A label value of at most 64 bytes. Of a longer one the beginning stays, with a hash of the whole: two long names
     stay two series."""
-    if len(value) <= MOST_NAME_BYTES and value.isascii():
+    if len(value) <= MAX_NAME_BYTES and value.isascii():
         return value
     encoded = value.encode("utf-8", "surrogatepass")
-    if len(encoded) <= MOST_NAME_BYTES:
+    if len(encoded) <= MAX_NAME_BYTES:
         return value
     beginning = encoded[:_KEPT_BYTES].decode("utf-8", "ignore")
     return f"{beginning}~{blake2b(encoded, digest_size=_HASH_BYTES).hexdigest()}"
@@ -130,7 +130,7 @@ class FamilyRenderer:
             self._remember(labels)
         elif values == self._values:
             rendered = self._rendered or self._render_points(values)
-            if len(rendered.lines) <= _MOST_KEPT_BYTES:
+            if len(rendered.lines) <= _MAX_KEPT_BYTES:
                 self._rendered = rendered
             return rendered
         self._values, self._rendered = values, None

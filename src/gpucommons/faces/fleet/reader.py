@@ -15,7 +15,7 @@ from gpucommons.model.fleet import FleetView
 
 _FRESH_S = 5.0
 _TIMEOUT_S = 10.0
-_MOST_BYTES = 64 * 2**20
+_MAX_BYTES = 64 * 2**20
 _PASSWORD = re.compile(r"//[^/@]*@")
 
 
@@ -56,7 +56,7 @@ class FleetSource:
                 self._failure,
                 parameters={"query": expression},
                 timeout_s=_TIMEOUT_S,
-                most_bytes=_MOST_BYTES,
+                max_bytes=_MAX_BYTES,
             )
         )
 

@@ -40,7 +40,7 @@ GPU_SERIES = (
 SERIES = NODE_SERIES + GPU_SERIES
 FINE_S, FINE_SPAN_S = 1.0, 3600.0
 COARSE_S, COARSE_SPAN_S = 15.0, 86400.0
-MOST_GPUS = 64
+MAX_GPUS = 64
 # A snapshot that comes slightly early belongs to the next bucket.
 _SLACK_RATIO = 0.05
 
@@ -176,7 +176,7 @@ class History:
                 # Ordered by the last reading: the first GPU has been gone longest.
                 self._seen.pop(subject, None)
                 self._seen[subject] = None
-        while len(self._seen) > MOST_GPUS:
+        while len(self._seen) > MAX_GPUS:
             longest_gone = next(iter(self._seen))
             del self._seen[longest_gone]
             for tier in (self._fine, self._coarse):
@@ -252,15 +252,15 @@ def _gpu_values(gpu: Gpu) -> Iterator[tuple[str, float | None]]:
 # snapshot. A turn that began and ended between two snapshots is not seen.
 
 KEPT_S = 600.0
-MOST_TURNS = 300
+MAX_TURNS = 300
 
 
 class TurnLog:
     """Pass every snapshot to `observe`; `timeline` is by GPU, oldest turn first."""
 
-    def __init__(self, kept_s: float = KEPT_S, most_turns: int = MOST_TURNS) -> None:
+    def __init__(self, kept_s: float = KEPT_S, max_turns: int = MAX_TURNS) -> None:
         self._kept_s = kept_s
-        self._most_turns = most_turns
+        self._max_turns = max_turns
         self.timeline: Timeline = {}
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -285,11 +285,11 @@ class TurnLog:
                 turn = Turn(turn.id, turn.client_id, turn.label, turn.uid, turn.start_wall_s, now_s)
             if turn.end_wall_s is None or now_s - turn.end_wall_s <= self._kept_s:
                 kept.append(turn)
-        kept.extend(_begun(client, now_s) for client in going.values())
-        return tuple(kept[-self._most_turns :])
+        kept.extend(_running_turn(client, now_s) for client in going.values())
+        return tuple(kept[-self._max_turns :])
 
 
-def _begun(client: ClientSharing, now_s: float) -> Turn:
+def _running_turn(client: ClientSharing, now_s: float) -> Turn:
     start_s = now_s - (client.turn_s or 0.0)
     label = client.name or client.client_id
     return Turn(f"{client.client_id}.{client.turns}", client.client_id, label, client.uid, start_s)

@@ -107,7 +107,7 @@ class Prometheus:
             "step": f"{onto.step_s:g}",
         }
         answer = await get_json(
-            self._url, "Prometheus", _failure, parameters=parameters, timeout_s=_TIMEOUT_S, most_bytes=_LONGEST_BYTES
+            self._url, "Prometheus", _failure, parameters=parameters, timeout_s=_TIMEOUT_S, max_bytes=_LONGEST_BYTES
         )
         return Window(onto.step_s, onto.start_s, columns(answer, series, onto))
 

@@ -28,13 +28,13 @@ _ANSWER_S: Final = 5.0
 _QUIT_S: Final = 15.0
 _PID_FILE: Final = f"{PROGRAM}.pid"
 _LOGS: Final = ("control.log", "server.log")
-_MOST_READ: Final = 65536
+_MAX_READ: Final = 65536
 _LONGEST_LINE: Final = 300
 # What the daemon needs of the agent's environment.
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "LANG")
 _SHARED_NAME: Final = "all"
 _DIRECTORY: Final = re.compile(r"(all|\d+)-(GPU-[0-9A-Za-z-]+)")
-_MOST_SOCKET_BYTES: Final = 100
+_MAX_SOCKET_BYTES: Final = 100
 
 
 class MpsError(Exception):
@@ -152,7 +152,7 @@ class MpsControl:
             offset = read.get(name, 0)
             content = self._content(key, self.places(key).logs / name, offset)
             whole = b"" if content is None else content[: content.rfind(b"\n") + 1]
-            if content is not None and not whole and len(content) == _MOST_READ:
+            if content is not None and not whole and len(content) == _MAX_READ:
                 # A line longer than all that is read at once: it is skipped.
                 whole = content
             read[name] = offset + len(whole)
@@ -167,7 +167,7 @@ class MpsControl:
         Those for all users are the agent's, and each user may enter.
         """
         places = self.places(key)
-        if len(os.fsencode(places.pipes / "control_privileged")) > _MOST_SOCKET_BYTES:
+        if len(os.fsencode(places.pipes / "control_privileged")) > _MAX_SOCKET_BYTES:
             raise OSError(f"the path {places.pipes} is too long for a socket; use a shorter runtime directory")
         self._root.mkdir(parents=True, exist_ok=True)
         _claim(self._root, 0o711)
@@ -191,7 +191,7 @@ class MpsControl:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != self._uid(key):
                 return None
-            return os.pread(file, _MOST_READ, offset if offset <= found.st_size else 0)
+            return os.pread(file, _MAX_READ, offset if offset <= found.st_size else 0)
         except OSError:
             return None
         finally:

@@ -13,7 +13,7 @@ SETTLED_S: Final = 60.0
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 60.0
 # A lease does not wait longer for a daemon that does not start.
-MOST_FAILURES: Final = 3
+MAX_FAILURES: Final = 3
 
 
 class MpsKey(NamedTuple):
@@ -52,7 +52,7 @@ class MpsDaemon:
     @property
     def is_given_up(self) -> bool:
         """Leases that wait for it are refused; those that have it wait for the next start."""
-        return self.stage is DaemonStage.BROKEN and self.failures >= MOST_FAILURES
+        return self.stage is DaemonStage.BROKEN and self.failures >= MAX_FAILURES
 
 
 class MpsPlan(NamedTuple):

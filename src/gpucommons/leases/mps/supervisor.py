@@ -28,12 +28,12 @@ _TICK_S: Final = 1.0
 _EVENTS_KEPT: Final = 64
 # How often a running daemon is asked whether it answers, and how many times it may not.
 _ASK_S: Final = 10.0
-_MOST_SILENT: Final = 3
+_MAX_SILENT: Final = 3
 # Lines of a log that become events. The others are routine: clients come and go.
 _NOTABLE: Final = re.compile(
     r"error|fail|fault|fatal|invalid|denied|unable|cannot|died|terminat|status [1-9]", re.IGNORECASE
 )
-_MOST_LOG_EVENTS: Final = 20
+_MAX_LOG_EVENTS: Final = 20
 _LOG_WINDOW_S: Final = 60.0
 
 UserName = Callable[[int], str]
@@ -196,7 +196,7 @@ class MpsSupervisor:
         answers = await asyncio.to_thread(self.control.answers, key)
         watch.asked_s = monotonic()
         watch.silent = 0 if answers else watch.silent + 1
-        if watch.silent >= _MOST_SILENT:
+        if watch.silent >= _MAX_SILENT:
             await asyncio.to_thread(self.control.kill, key)
             self._died(key, "it did not answer and was killed; programs that used it have failed")
 
@@ -216,7 +216,7 @@ class MpsSupervisor:
         for line in await asyncio.to_thread(self.control.new_log_lines, key, watch.read):
             while watch.log_events_s and now_s - watch.log_events_s[0] >= _LOG_WINDOW_S:
                 watch.log_events_s.popleft()
-            if _NOTABLE.search(line) and len(watch.log_events_s) < _MOST_LOG_EVENTS:
+            if _NOTABLE.search(line) and len(watch.log_events_s) < _MAX_LOG_EVENTS:
                 watch.log_events_s.append(now_s)
                 self._note("log", key, line)
 

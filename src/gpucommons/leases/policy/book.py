@@ -92,7 +92,7 @@ HOLD_LEASE_S: Final = 60.0
 HOLD_PLACE_S: Final = 10.0
 # How long a slot whose lease ended without a word waits for the next reading, where GPUs are read seldom.
 LONGEST_SETTLING_S: Final = 4.0
-_MOST_RESERVATIONS_OF_USER: Final = 32
+_MAX_RESERVATIONS_OF_USER: Final = 32
 _LONGEST_RESERVATION_S: Final = 31 * 86_400.0
 _NOT_ELIGIBLE: Final = (WaitCause.QUOTA, WaitCause.EARLIER)
 
@@ -141,7 +141,7 @@ class _Absence:
         return [id for id, until_s in self.until_s.items() if now_s >= until_s]
 
 
-class LeaseBook:
+class LeasePolicy:
     def __init__(self, terms: LeaseTerms | None = None, record: BookRecord | None = None, now_s: float = 0.0) -> None:
         record = record or BookRecord()
         self.terms = terms or LeaseTerms()
@@ -301,8 +301,8 @@ class LeaseBook:
                 f"a reservation starts at most {self.terms.reserve_ahead_s / 86_400:g} days from now "
                 "(leases.reserve_ahead_d); choose an earlier time"
             )
-        if sum(each.uid == uid for each in self._reservations.values()) >= _MOST_RESERVATIONS_OF_USER:
-            raise LeaseRefused(f"a user may have {_MOST_RESERVATIONS_OF_USER} reservations; remove one first")
+        if sum(each.uid == uid for each in self._reservations.values()) >= _MAX_RESERVATIONS_OF_USER:
+            raise LeaseRefused(f"a user may have {_MAX_RESERVATIONS_OF_USER} reservations; remove one first")
         if (over := exceeded(self.terms.quotas, user, gpus, {}, self._users)) is not None:
             raise LeaseRefused(f"{gpus} GPUs requested, and {over}; request fewer, or ask the administrator")
         number, self._next_number = self._next_number, self._next_number + 1

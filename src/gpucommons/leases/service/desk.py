@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
-from gpucommons.leases.policy.book import LeaseBook, LeaseDemand
+from gpucommons.leases.policy.book import LeaseDemand, LeasePolicy
 from gpucommons.leases.policy.values import LeasableSlot, LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown, UserFacts
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
@@ -72,7 +72,7 @@ class LeaseClient:
 
 
 @dataclass(frozen=True, slots=True)
-class DeskWorld:
+class LeaseEnvironment:
     """What the desk asks the machine: Unix time, a clock that is never set, and processes.
 
     `start_ticks` is None for a process that does not exist. `request_report` asks for the report of a lease that was
@@ -106,12 +106,12 @@ class DeskMps(Protocol):
     def reading(self) -> MpsReading: ...
 
 
-class LeaseDesk:
+class LeaseService:
     def __init__(
         self,
         terms: LeaseTerms,
         record: LeaseRecord,
-        world: DeskWorld,
+        world: LeaseEnvironment,
         scenario: str | None = None,
         enforcement: DeskEnforcement | None = None,
         mps: DeskMps | None = None,
@@ -125,7 +125,7 @@ class LeaseDesk:
         # Leases under MPS whose clients wait for the daemon, and whether the command may run already.
         self._unserved: dict[str, bool] = {}
         book, known = record.read()
-        self._book = LeaseBook(terms, book, world.wall())
+        self._book = LeasePolicy(terms, book, world.wall())
         self._known = dict(known)
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.

@@ -18,7 +18,7 @@ from gpucommons.leases.policy.book import BookRecord
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 
 _VERSION: Final = 1
-_MOST_BYTES: Final = 8 << 20
+_MAX_BYTES: Final = 8 << 20
 # It has hashes of tokens.
 _MODE: Final = 0o600
 
@@ -53,7 +53,7 @@ class LeaseRecord:
         """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
         try:
             with self._path.open("rb") as file:
-                return self._parsed(json.loads(file.read(_MOST_BYTES)))
+                return self._parsed(json.loads(file.read(_MAX_BYTES)))
         except FileNotFoundError:
             pass
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

@@ -16,7 +16,7 @@ from gpucommons.base.peers import Admins, ConnectionCaps, PeerAccount, RequestRa
 from gpucommons.base.unix_listener import UnixListener, listen, peer_credentials, peer_groups
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol import (
-    MOST_LINE_BYTES,
+    MAX_LINE_BYTES,
     CancelRequest,
     LeaseLine,
     LeaseMessageError,
@@ -29,19 +29,19 @@ from gpucommons.leases.protocol import (
     is_done,
     parse_request,
 )
-from gpucommons.leases.service.desk import LeaseClient, LeaseDesk
+from gpucommons.leases.service.desk import LeaseClient, LeaseService
 from gpucommons.model.leases import LeasesReading
 
 _SOCKET_MODE: Final = 0o666
 _BACKLOG: Final = 1024
 _TIMEOUT_S: Final = 5.0
 # For each user, and for each container.
-_MOST_CONNECTIONS: Final = 256
-_MOST_CONNECTIONS_IN_ALL: Final = 4096
+_MAX_CONNECTIONS: Final = 256
+_MAX_CONNECTIONS_IN_ALL: Final = 4096
 _REQUESTS_PER_S: Final = 20.0
 _REQUEST_BURST: Final = 300.0
 # What may wait for a client that does not read. Then it gets no further lines about its place.
-_MOST_UNREAD_BYTES: Final = 64 * 1024
+_MAX_UNREAD_BYTES: Final = 64 * 1024
 _TICK_S: Final = 1.0
 _REPORT_S: Final = 5.0
 
@@ -72,13 +72,13 @@ class _Peer:
 
 
 class LeaseServer:
-    def __init__(self, path: str, desk: LeaseDesk, access: LeaseAccess) -> None:
+    def __init__(self, path: str, desk: LeaseService, access: LeaseAccess) -> None:
         self._path = path
         self.desk = desk
         self._access = access
         self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
-        self._caps = ConnectionCaps({"uid": _MOST_CONNECTIONS, "container": _MOST_CONNECTIONS})
+        self._caps = ConnectionCaps({"uid": _MAX_CONNECTIONS, "container": _MAX_CONNECTIONS})
         self._rate = RequestRate(_REQUESTS_PER_S, _REQUEST_BURST)
         self._writers: set[asyncio.StreamWriter] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -87,7 +87,7 @@ class LeaseServer:
         """Raises ListenError if the socket cannot be served."""
         self._socket = listen(self._path, "leases.socket", _SOCKET_MODE)
         self._listener = await asyncio.start_unix_server(
-            self._serve, sock=self._socket, limit=MOST_LINE_BYTES, backlog=_BACKLOG
+            self._serve, sock=self._socket, limit=MAX_LINE_BYTES, backlog=_BACKLOG
         )
         self._ticking = asyncio.create_task(self._tick(), name="lease-clock")
 
@@ -115,7 +115,7 @@ class LeaseServer:
         over = self._caps.add(peer.accounts)
         self._writers.add(writer)
         try:
-            if over or (peer.accounts and len(self._writers) > _MOST_CONNECTIONS_IN_ALL):
+            if over or (peer.accounts and len(self._writers) > _MAX_CONNECTIONS_IN_ALL):
                 _send(writer, _error("too many connections to the lease socket: close some, or try again later"))
             else:
                 await self._converse(peer, reader, writer)
@@ -213,6 +213,6 @@ def _send(writer: asyncio.StreamWriter, line: Line) -> None:
     transport = writer.transport
     if transport.is_closing():
         return
-    if line.get("event") == "waiting" and transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+    if line.get("event") == "waiting" and transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
         return
     writer.write(encoded_line(line))

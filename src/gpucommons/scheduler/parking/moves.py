@@ -14,7 +14,7 @@ from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Reply
 
-MOST_PROCESSES: Final = 8
+MAX_PROCESSES: Final = 8
 # An idle program has no work submitted; one that its owner parks may have much.
 _LOCK_TIMEOUT_MS: Final = 5000
 # The pauser has ended or does not answer: what it did is known once the next one has started.
@@ -45,7 +45,7 @@ class Moved:
     locked: bool = True
 
 
-class Moves:
+class ProgramMover:
     def __init__(self, pauser: Pauser) -> None:
         self._pauser = pauser
 

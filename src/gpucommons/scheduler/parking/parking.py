@@ -20,10 +20,10 @@ from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu, after_look
-from gpucommons.scheduler.parking.moves import Moves
+from gpucommons.scheduler.parking.moves import ProgramMover
 from gpucommons.scheduler.parking.plan import expected_rooms, plan
 from gpucommons.scheduler.parking.programs import NEVER_S, HeldProgram, HeldPrograms, Lot, Spot, spot_of
-from gpucommons.scheduler.parking.transfers import ParkLog, PartWith, RecordSync, RoomReader, Rooms, Transfers
+from gpucommons.scheduler.parking.transfers import ParkLog, PartWith, ProgramTransfers, RecordSync, RoomReader, Rooms
 from gpucommons.scheduler.parking.turns import attained_seconds
 from gpucommons.scheduler.parking.values import (
     DeviceRoom,
@@ -201,7 +201,7 @@ _STOP_WITHIN_S: Final = 20.0
 class Parking:
     """Call everything from the scheduler's loop.
 
-    `part_with` takes a program out of turns and returns once it runs; `claims` are the leases and clients that wait for
+    `end_turns` takes a program out of turns and returns once it runs; `claims` are the leases and clients that wait for
     room; `backend` is how the pauser pauses.
     """
 
@@ -210,7 +210,7 @@ class Parking:
         settings: ParkingSettings,
         pauser: Pauser,
         rooms: RoomReader,
-        part_with: PartWith,
+        end_turns: PartWith,
         claims: Claims,
         backend: str = "cuda",
         host: ParkHost = THIS_HOST,
@@ -234,8 +234,15 @@ class Parking:
         self._record = RecordSync(pauser, self._lot)
         self.log = ParkLog()
         self.orders = ParkOrders(self._held, self._lot, self.log, pauser, on_order=self._wake_up.set)
-        self._transfers = Transfers(
-            Moves(pauser), self._held, self._lot, self._rooms, self.log, host, part_with, on_end=self._wake_up.set
+        self._transfers = ProgramTransfers(
+            ProgramMover(pauser),
+            self._held,
+            self._lot,
+            self._rooms,
+            self.log,
+            host,
+            end_turns,
+            on_end=self._wake_up.set,
         )
         # The requests for leases whose room is expected, and when.
         self._expected_s: Mapping[str, float] = {}

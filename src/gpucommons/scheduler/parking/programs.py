@@ -20,7 +20,7 @@ from gpucommons.pauser.stopped import STOPPED
 from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
-from gpucommons.scheduler.parking.moves import MOST_PROCESSES, Places, ProcessMemory
+from gpucommons.scheduler.parking.moves import MAX_PROCESSES, Places, ProcessMemory
 from gpucommons.scheduler.parking.values import ParkProgram, ParkRefusal, ParkStage, WhyNot
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramActivity, ProgramReading
@@ -383,8 +383,8 @@ class HeldPrograms:
             return ParkRefusal(WhyNot.PART_PARKED, "other processes of it are parked")
         if len(program.devices) > 1:
             return ParkRefusal(WhyNot.SEVERAL_GPUS, "it uses several GPUs: jobs with NCCL cannot be moved")
-        if len(program.processes) > MOST_PROCESSES:
-            return ParkRefusal(WhyNot.NOT_LOCKED, f"it has more than {MOST_PROCESSES} processes on the GPU")
+        if len(program.processes) > MAX_PROCESSES:
+            return ParkRefusal(WhyNot.NOT_LOCKED, f"it has more than {MAX_PROCESSES} processes on the GPU")
         if any(use.memory_bytes is None for process in program.processes for use in process.uses):
             return ParkRefusal(WhyNot.MEMORY_UNKNOWN, "NVML does not say how much GPU memory it holds")
         if why := self._host.why_stopped(held.pids):

@@ -20,7 +20,7 @@ from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.record import Stage
 from gpucommons.scheduler.parking.host import ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu
-from gpucommons.scheduler.parking.moves import Moved, Moves
+from gpucommons.scheduler.parking.moves import Moved, ProgramMover
 from gpucommons.scheduler.parking.programs import NEVER_S, HeldPrograms, Lot, Spot, left_spot, spot_of
 from gpucommons.scheduler.parking.values import DeviceRoom, ParkRefusal, ParkStage, WhyNot
 from gpucommons.scheduler.programs.jobs import Program
@@ -29,12 +29,12 @@ from gpucommons.scheduler.programs.jobs import Program
 
 log = logging.getLogger(__name__)
 
-_MOST_EVENTS: Final = 64
+_MAX_EVENTS: Final = 64
 
 
 class ParkLog:
     def __init__(self) -> None:
-        self.events: deque[ParkEvent] = deque(maxlen=_MOST_EVENTS)
+        self.events: deque[ParkEvent] = deque(maxlen=_MAX_EVENTS)
         self.parks = 0
         self.wakes = 0
         self.refusals: Counter[str] = Counter()
@@ -139,18 +139,18 @@ _RETRY_S: Final = 10.0
 _AGAIN_S: Final = 600.0
 
 
-class Transfers:
-    """`part_with` takes a program out of turns and returns once it runs; `on_end` is called after each move."""
+class ProgramTransfers:
+    """`end_turns` takes a program out of turns and returns once it runs; `on_end` is called after each move."""
 
     def __init__(
         self,
-        moves: Moves,
+        moves: ProgramMover,
         held: HeldPrograms,
         lot: Lot,
         rooms: Rooms,
         park_log: ParkLog,
         host: ParkHost,
-        part_with: PartWith,
+        end_turns: PartWith,
         on_end: Callable[[], None],
     ) -> None:
         self._moves = moves
@@ -159,7 +159,7 @@ class Transfers:
         self._rooms = rooms
         self._log = park_log
         self._host = host
-        self._part_with = part_with
+        self._part_with = end_turns
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -69,7 +69,7 @@ IN_BYTES_S: Final = 5e9
 _MOVING_RATIO: Final = 0.1
 _LEAD_RATIO: Final = 0.5
 # Their number doubles the work of a check; with more programs than this there is nearly always a way.
-_MOST_STAYING: Final = 10
+_MAX_STAYING: Final = 10
 
 
 def most_served_first(situation: ParkSituation) -> list[ParkProgram]:
@@ -106,6 +106,6 @@ def can_change_places(parked: Iterable[int], staying: Sequence[int], free_bytes:
     Those that make room are in host memory together with all that are parked: it has `host_bytes` left for them.
     """
     sums = {0}
-    for size in staying[:_MOST_STAYING]:
+    for size in staying[:_MAX_STAYING]:
         sums |= {before + size for before in sums}
     return all(any(size - free_bytes <= moved <= host_bytes for moved in sums) for size in parked)

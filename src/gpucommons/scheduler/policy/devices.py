@@ -86,14 +86,14 @@ MIB: Final = 1 << 20
 _SMALL_ALLOCATION_BYTES: Final = 256 * MIB
 _SMOOTHING: Final = 0.2
 _LEAST_BYTES: Final = 256 * MIB
-_MOST_BYTES: Final = 4096 * MIB
+_MAX_BYTES: Final = 4096 * MIB
 
 
 def next_overhead(known_bytes: int | None, allocated_bytes: int, nvml_bytes: int | None, hot: bool) -> int | None:
     """The estimate after one more sample; None while there was no usable sample."""
     if nvml_bytes is None or hot or allocated_bytes >= _SMALL_ALLOCATION_BYTES:
         return known_bytes
-    sample = min(max(nvml_bytes - allocated_bytes, _LEAST_BYTES), _MOST_BYTES)
+    sample = min(max(nvml_bytes - allocated_bytes, _LEAST_BYTES), _MAX_BYTES)
     if known_bytes is None:
         return sample
     return round(known_bytes + _SMOOTHING * (sample - known_bytes))
@@ -112,7 +112,7 @@ def next_overhead(known_bytes: int | None, allocated_bytes: int, nvml_bytes: int
 
 # Above this a running client is hot: its memory says nothing about its overhead.
 _HOT_RATIO: Final = 0.5
-_MOST_NAMES: Final = 1000
+_MAX_NAMES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class DeviceTable:
 
     def _resolve(self, name: str) -> str | None:
         if name not in self._resolved:
-            if len(self._resolved) > _MOST_NAMES:
+            if len(self._resolved) > _MAX_NAMES:
                 self._resolved.clear()
             self._resolved[name] = resolve(name, self._known.values())
         return self._resolved[name]

@@ -33,7 +33,7 @@ from gpucommons.scheduler.protocol.wire import MessageType
 
 # How long a revocation is remembered.
 REMEMBERED_S: Final = 600.0
-_MOST_PROCESSES: Final = 10_000
+_MAX_PROCESSES: Final = 10_000
 
 
 class Revocations:
@@ -48,7 +48,7 @@ class Revocations:
         recent = [*self._recent(key, now), now]
         self._times.pop(key, None)
         self._times[key] = recent
-        while len(self._times) > _MOST_PROCESSES or self._times[next(iter(self._times))][-1] < now - REMEMBERED_S:
+        while len(self._times) > _MAX_PROCESSES or self._times[next(iter(self._times))][-1] < now - REMEMBERED_S:
             del self._times[next(iter(self._times))]
         return len(recent)
 

@@ -36,7 +36,7 @@ _BACK_WITHIN_S: Final = 2.0
 # Clients that wait for another to stop wait no longer than this: it may have much work submitted, or hang.
 _PATIENCE_S: Final = 1.0
 # Registered clients, idle ones included: bounds the work of one message.
-_MOST_REGISTERED: Final = 256
+_MAX_REGISTERED: Final = 256
 
 
 class Phasing:
@@ -48,7 +48,7 @@ class Phasing:
         """Whether the GPU's activity is known, and all clients that request it fit into memory at once."""
         if not knows_activity(self._terms, gpu, now) or gpu.overloaded:
             return False
-        if len(gpu.running) + len(gpu.waiting) > MAX_CLIENTS or len(gpu.clients) > _MOST_REGISTERED:
+        if len(gpu.running) + len(gpu.waiting) > MAX_CLIENTS or len(gpu.clients) > _MAX_REGISTERED:
             return False
         room = gpu.client_limit_bytes - gpu.held_bytes
         for client in gpu.clients.values():
@@ -212,9 +212,9 @@ class Phasing:
             if chosen is not None and chosen.standing is ClientStanding.WAITING:
                 self._grants.grant(gpu, chosen, now, actions)
         if not gpu.phase_begun and not any(id in gpu.draining for id in phase.clients):
-            self._begun(gpu, phase, now, actions)
+            self._begin_phase(gpu, phase, now, actions)
 
-    def _begun(self, gpu: GpuQueue, phase: Phase[int], now: float, actions: list[Action]) -> None:
+    def _begin_phase(self, gpu: GpuQueue, phase: Phase[int], now: float, actions: list[Action]) -> None:
         """From now on exactly the clients of the phase run: its time begins."""
         gpu.phase_begun = True
         self._count(gpu, gpu.phase_before, now)

@@ -508,7 +508,7 @@ class GpuQueue:
         """A claim, at most the memory of the device where that is known."""
         return min(claimed_bytes, self.total_bytes) if self.total_known else claimed_bytes
 
-    def count_some(self) -> bool:
+    def count_handovers(self) -> bool:
         """Moves some of the recorded hand-overs into the histograms. Returns whether some are left."""
         part = self.handovers[: 2 * _HANDOVERS_PER_STEP]
         del self.handovers[: 2 * _HANDOVERS_PER_STEP]

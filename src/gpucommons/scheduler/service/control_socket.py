@@ -30,11 +30,11 @@ from gpucommons.scheduler.service.server import SchedulerServer
 _LONGEST_QUANTUM_S: Final = 86_400
 _AUTO: Final = "auto"
 _SOCKET_MODE: Final = 0o666
-_MOST_LINE_BYTES: Final = 4096
+_MAX_LINE_BYTES: Final = 4096
 _TIMEOUT_S: Final = 5.0
 # For each user and for each container.
-_MOST_CONNECTIONS: Final = 32
-_MOST_CONNECTIONS_IN_ALL: Final = 128
+_MAX_CONNECTIONS: Final = 32
+_MAX_CONNECTIONS_IN_ALL: Final = 128
 _REQUESTS_PER_S: Final = 10.0
 _REQUEST_BURST: Final = 20.0
 # A reply may be this old, unless an order, a connection or a disconnection came since.
@@ -77,9 +77,9 @@ class ControlSocket:
         self._paths = tuple(paths) or (control_path(server.settings.socket),)
         self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
-        self._caps = ConnectionCaps({"uid": _MOST_CONNECTIONS, "container": _MOST_CONNECTIONS})
+        self._caps = ConnectionCaps({"uid": _MAX_CONNECTIONS, "container": _MAX_CONNECTIONS})
         self._rate = RequestRate(_REQUESTS_PER_S, _REQUEST_BURST)
-        self._slots = Slots(_MOST_CONNECTIONS_IN_ALL)
+        self._slots = Slots(_MAX_CONNECTIONS_IN_ALL)
         self._open: Counter[str] = Counter()
         self._status: Status | None = None
         self._status_lock = asyncio.Lock()
@@ -103,7 +103,7 @@ class ControlSocket:
                 raise failed
             log.warning("the control socket is not served: %s", failed)
             return
-        self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=_MOST_LINE_BYTES)
+        self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=_MAX_LINE_BYTES)
 
     async def stop(self) -> None:
         if self._socket is not None and self._listener is not None:

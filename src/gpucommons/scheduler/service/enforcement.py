@@ -17,7 +17,13 @@ from typing import Final
 from gpucommons.base.threads import LoopThread
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
-from gpucommons.pauser.client import LOCK_TIMEOUT_MS, LONGER, MOST_LONGER, Pauser, PauserSettings
+from gpucommons.pauser.client import (
+    LOCK_TIMEOUT_GROWTH,
+    LOCK_TIMEOUT_MS,
+    MAX_LOCK_TIMEOUT_GROWTHS,
+    Pauser,
+    PauserSettings,
+)
 from gpucommons.pauser.protocol import Notice, NoticeKind
 from gpucommons.scheduler.programs.exemptions import (
     Circumstances,
@@ -195,8 +201,8 @@ class Enforcement:
                 keeps += 1
                 await self._keep(process, look=keeps % 2 == 0)
             else:
-                done = await self._pause(process, device, LOCK_TIMEOUT_MS * LONGER**attempts)
-                attempts = 0 if done else min(attempts + 1, MOST_LONGER)
+                done = await self._pause(process, device, LOCK_TIMEOUT_MS * LOCK_TIMEOUT_GROWTH**attempts)
+                attempts = 0 if done else min(attempts + 1, MAX_LOCK_TIMEOUT_GROWTHS)
             self._publish()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(_STEP_S, self._pauser.max_pause_s / _KEEPS_PER_PAUSE)):

@@ -18,7 +18,13 @@ from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code
-from gpucommons.pauser.client import LOCK_TIMEOUT_MS, LONGER, MOST_LONGER, Pauser, PauserSettings
+from gpucommons.pauser.client import (
+    LOCK_TIMEOUT_GROWTH,
+    LOCK_TIMEOUT_MS,
+    MAX_LOCK_TIMEOUT_GROWTHS,
+    Pauser,
+    PauserSettings,
+)
 from gpucommons.pauser.protocol import Notice, NoticeKind, Reply
 from gpucommons.scheduler.corun.coruns import Way
 from gpucommons.scheduler.parking.parking import Parking
@@ -209,7 +215,7 @@ class ProgramPeer:
 
     async def _lock_all(self) -> None:
         running = {process: device for process, device in self.processes.items() if process not in self._locked}
-        timeout_ms = LOCK_TIMEOUT_MS * LONGER**self._failures
+        timeout_ms = LOCK_TIMEOUT_MS * LOCK_TIMEOUT_GROWTH**self._failures
         begun_s = monotonic()
         codes = await asyncio.gather(*(self._lock_one(*place, timeout_ms) for place in running.items()))
         if not self._pause:
@@ -218,12 +224,12 @@ class ProgramPeer:
         now = monotonic()
         if any(code is not None for code in codes):
             self._pause = False
-            self._failures = min(self._failures + 1, MOST_LONGER)
+            self._failures = min(self._failures + 1, MAX_LOCK_TIMEOUT_GROWTHS)
             await self._unlock_all()
             now = monotonic()
             actions: Sequence[Action] = self._turns.policy.not_paused(self.client, now + _AGAIN_S, now)
         else:
-            if now - begun_s < timeout_ms / 1000 / LONGER:
+            if now - begun_s < timeout_ms / 1000 / LOCK_TIMEOUT_GROWTH:
                 self._failures = max(0, self._failures - 1)
             actions = self._turns.policy.paused(self.client, now)
         self._turns.apply(actions, now)
@@ -413,7 +419,7 @@ class Programs:
             total = sum(totals.get(device, 0.0) for device in gpu.devices) / len(gpu.devices)
             self._policy.sample_use(gpu, of_gpu, total, now)
 
-    async def part_with(self, key: str) -> None:
+    async def end_turns(self, key: str) -> None:
         """It is to be parked: it leaves the turns, and runs when this returns."""
         member = self._members.get(key)
         if member is not None:

@@ -136,7 +136,7 @@ class SchedulerServer:
                     sharing.parking,
                     self.programs.pauser,
                     sharing.rooms,
-                    self.programs.part_with,
+                    self.programs.end_turns,
                     self._room_claims,
                     sharing.pauser.backend,
                     sharing.host,

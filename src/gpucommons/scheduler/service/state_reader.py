@@ -165,7 +165,7 @@ def _expected_wait_s(
 
 
 def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
-    while gpu.count_some():
+    while gpu.count_handovers():
         pass
     queued = [*gpu.in_order(), *gpu.throttled.values()]
     front = gpu.first_waiting()
@@ -250,7 +250,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_S: Final = 1.0
 # Rows made before the sockets are served again: a fraction of a millisecond of work.
 _ROWS_PER_STEP: Final = 8
-_MOST_DEPARTED: Final = 10_000
+_MAX_DEPARTED: Final = 10_000
 
 
 class _ParkingParts(TypedDict, total=False):
@@ -283,7 +283,7 @@ class StateReader:
         self._connections = connections
         self._programs = programs
         self.names = ProcessNames()
-        self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MOST_DEPARTED)
+        self._departed: deque[tuple[float, ClientSharing]] = deque(maxlen=_MAX_DEPARTED)
         self.latest = self.read_now()
 
     def read_now(self) -> SharingReading:
@@ -315,7 +315,7 @@ class StateReader:
     def _count_hand_overs(self) -> Iterator[None]:
         """Updates the histograms, a part at a time."""
         for gpu in list(self._policy.gpus.values()):
-            while gpu.count_some():
+            while gpu.count_handovers():
                 yield
 
     def _rows(self) -> Iterator[ClientSharing]:

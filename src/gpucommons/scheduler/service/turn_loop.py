@@ -106,7 +106,7 @@ class TurnLoop:
 # Timers of the loop have millisecond steps and may fire early, but the first sample must not be.
 _SAMPLE_SLACK_S: Final = 0.001
 # A meter that did not answer this often in a row is not used for a while.
-_MOST_MISSES: Final = 8
+_MAX_MISSES: Final = 8
 _UNUSED_S: Final = 30.0
 
 OnTurn = Callable[[Client, DeviceActivity, float, float], None]
@@ -174,7 +174,7 @@ class Measuring:
         if self._meter is None or action.number != gpu.measured_phase or gpu not in self._results:
             return
         self._misses[gpu] = self._misses.get(gpu, 0) + 1
-        if self._misses[gpu] > _MOST_MISSES:
+        if self._misses[gpu] > _MAX_MISSES:
             self._misses[gpu] = 0
             self._unused_until_s[gpu] = monotonic() + _UNUSED_S
         for device in gpu.devices:

@@ -35,7 +35,7 @@ _VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES="
 
 # Editors store whole documents in labels: one that long does not name an owner.
 _LONGEST_LABEL = 4096
-_MOST_LABELS = 512
+_MAX_LABELS = 512
 
 # Podman has states that Docker's vocabulary lacks.
 _STATES = {
@@ -81,7 +81,7 @@ def container_of(document: object, runtime: str) -> Container | None:
 
 def _labels(value: object) -> dict[str, str]:
     labels = {key: item for key, item in text_mapping(value).items() if len(key) + len(item) <= _LONGEST_LABEL}
-    return dict(list(labels.items())[:_MOST_LABELS])
+    return dict(list(labels.items())[:_MAX_LABELS])
 
 
 def _device_request(fields: JsonObject) -> DeviceRequest:
@@ -107,9 +107,9 @@ def _device_paths(value: object) -> tuple[str, ...]:
 # Every response is limited in size and, except for the event stream, in time.
 
 _NEWEST_KNOWN = (1, 44)
-_MOST_ANSWER_BYTES = 4 * 1024 * 1024
-_MOST_LIST_BYTES = 16 * 1024 * 1024
-_MOST_CONNECTIONS = 8
+_MAX_ANSWER_BYTES = 4 * 1024 * 1024
+_MAX_LIST_BYTES = 16 * 1024 * 1024
+_MAX_CONNECTIONS = 8
 
 # Docker's names and Podman's. Events of health checks are filtered out: they are by far the most frequent.
 _ACTIONS_GONE = ("destroy", "remove")
@@ -173,7 +173,7 @@ class ContainerEngine:
 
     async def __aenter__(self) -> Self:
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(self._socket, limit=_MOST_CONNECTIONS),
+            connector=aiohttp.UnixConnector(self._socket, limit=_MAX_CONNECTIONS),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
         )
@@ -186,7 +186,7 @@ class ContainerEngine:
 
     async def connect(self) -> None:
         """Find out which program answers, and negotiate the version of the API."""
-        about = mapping(await self._get("/version", _MOST_ANSWER_BYTES))
+        about = mapping(await self._get("/version", _MAX_ANSWER_BYTES))
         version = agreed_version(text(about.get("MinAPIVersion")), text(about.get("ApiVersion")))
         if version is None:
             raise SourceError("garbage", f"{self._whose} does not report its API version")
@@ -197,12 +197,12 @@ class ContainerEngine:
     async def ping(self) -> None:
         with self._failures():
             async with self._http.get("http://localhost/_ping", allow_redirects=False) as response:
-                await body_of(response, _MOST_ANSWER_BYTES)
+                await body_of(response, _MAX_ANSWER_BYTES)
                 self._check_status(response)
 
     async def container_ids(self) -> list[str]:
         """All containers, including stopped ones. Entries without a full id are ignored."""
-        listed = items(await self._get("/containers/json?all=1", _MOST_LIST_BYTES))
+        listed = items(await self._get("/containers/json?all=1", _MAX_LIST_BYTES))
         ids = (text(mapping(entry).get("Id")) for entry in listed)
         return [id for id in ids if is_full_id(id)]
 
@@ -213,7 +213,7 @@ class ContainerEngine:
                 if response.status == 404:
                     return None
                 self._check_status(response)
-                body = await body_of(response, _MOST_ANSWER_BYTES)
+                body = await body_of(response, _MAX_ANSWER_BYTES)
         container = container_of(parse(body, self._whose), self._runtime)
         if container is None or container.id != id:
             raise SourceError("garbage", f"{self._whose} returned another container than the one requested")
@@ -234,17 +234,17 @@ class ContainerEngine:
                 allow_redirects=False,
             ) as response:
                 self._check_status(response)
-                async for line in lines_of(response, _MOST_ANSWER_BYTES):
+                async for line in lines_of(response, _MAX_ANSWER_BYTES):
                     event = event_of(parse(line, self._whose))
                     if event is not None:
                         yield event
         raise SourceError("disconnected", f"{self._whose} ended its event stream")
 
-    async def _get(self, path: str, most_bytes: int) -> object:
+    async def _get(self, path: str, max_bytes: int) -> object:
         with self._failures():
             async with self._http.get(self._base + path, allow_redirects=False) as response:
                 self._check_status(response)
-                return parse(await body_of(response, most_bytes), self._whose)
+                return parse(await body_of(response, max_bytes), self._whose)
 
     def _check_status(self, response: aiohttp.ClientResponse) -> None:
         if response.status != 200:

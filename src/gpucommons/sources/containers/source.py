@@ -126,7 +126,7 @@ class Mirror:
 #
 # A background task keeps the mirror; `read` returns its reading. Does not poll for changes and starts no program.
 
-_MOST_CONTAINERS = 4096
+_MAX_CONTAINERS = 4096
 _INSPECTS_AT_ONCE = 4
 _TIMEOUT_S = 10.0
 # Without a ping, a stream without events looks like a hung daemon.
@@ -193,7 +193,7 @@ class _Session:
     """The concurrent tasks that follow one daemon."""
 
     def __init__(self, engine: ContainerEngine, since_s: float) -> None:
-        self.mirror = Mirror(_MOST_CONTAINERS)
+        self.mirror = Mirror(_MAX_CONTAINERS)
         self.complete = asyncio.Event()
         self._engine = engine
         self._since_s = since_s

@@ -26,8 +26,8 @@ OTHER = "other"
 
 # Slack for a clock that is set back. A time further ahead than this is invalid.
 _SLACK_S = 3600
-_MOST_AHEAD_S = 86_400
-_MOST_TYPES = 200
+_MAX_AHEAD_S = 86_400
+_MAX_TYPES = 200
 _STEPS = 600
 _MINUTE = struct.Struct("q")
 _CHUNK_BYTES = 60 * array("I").itemsize
@@ -86,11 +86,11 @@ class EventWindow:
 
     def add(self, type: str, wall_s: float, now_s: float, count: int = 1) -> None:
         """Add an event, in any order. An event that is too old to be counted is dropped."""
-        if not now_s - WINDOW_S - _SLACK_S < wall_s < now_s + _MOST_AHEAD_S:
+        if not now_s - WINDOW_S - _SLACK_S < wall_s < now_s + _MAX_AHEAD_S:
             return
         series = self._series.get(type)
         if series is None:
-            if len(self._series) >= _MOST_TYPES:
+            if len(self._series) >= _MAX_TYPES:
                 type = OTHER
             series = self._series.setdefault(type, _Series())
         series.add(math.floor(wall_s), count)

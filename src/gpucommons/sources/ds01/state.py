@@ -6,7 +6,7 @@ from pathlib import Path
 from gpucommons.model.workloads import Ds01Entry, Ds01Reading
 from gpucommons.sources.source import SourceAbsent, SourceError, mapping, parse, text, wall_s
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 def parse_state(data: bytes, whose: str) -> tuple[Ds01Entry, ...]:
@@ -56,7 +56,7 @@ class Ds01StateReader:
         """The same object while the file is unchanged: others cache what they derive from it."""
         try:
             with self._state_file.open("rb") as file:
-                data = file.read(_MOST_BYTES)
+                data = file.read(_MAX_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:

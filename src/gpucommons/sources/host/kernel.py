@@ -291,7 +291,7 @@ def read_raids(procfs: Path) -> tuple[Raid, ...]:
 # /proc/net/dev has the same counters except for packets without a handler.
 
 _ANSWER_WITHIN_S = 1.0
-_MOST_NETLINK_BYTES = 1 << 16
+_MAX_NETLINK_BYTES = 1 << 16
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _LINK_HEADER_BYTES = 16
@@ -315,7 +315,7 @@ def _dump() -> Iterator[tuple[str, LinkCounters]]:
         request = bytes(_LINK_HEADER_BYTES)
         kernel.send(_HEADER.pack(_HEADER.size + len(request), _GET_LINK, _REQUEST_DUMP, 1, 0) + request)
         while True:
-            for kind, body in messages(kernel.recv(_MOST_NETLINK_BYTES)):
+            for kind, body in messages(kernel.recv(_MAX_NETLINK_BYTES)):
                 if kind == _DONE:
                     return
                 if kind == _ERROR:

@@ -14,12 +14,12 @@ from gpucommons.sources.host.processes import parse_stat
 
 # The ancestors of a process, read from procfs.
 
-_MOST_ANCESTORS = 64
+_MAX_ANCESTORS = 64
 
 
 def ancestors_from(procfs: str, pid: int) -> Iterator[ProcessKey]:
     """This process, its parent, the parent of that, and so on, with init. Ends where one cannot be read."""
-    for _ in range(_MOST_ANCESTORS):
+    for _ in range(_MAX_ANCESTORS):
         if pid < 1:
             return
         try:
@@ -41,8 +41,8 @@ _STATUS_BYTES = 16 * 1024
 # One byte more than the parser uses, so that truncation can be detected.
 _CGROUP_BYTES = 64 * 1024 + 1
 # The most descriptors that are held. Processes beyond this number cost one more read each.
-_MOST_HELD = 512
-_MOST_DESCRIPTORS = 4096
+_MAX_HELD = 512
+_MAX_DESCRIPTORS = 4096
 _GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
 _FILE = os.O_RDONLY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -69,7 +69,7 @@ class ProcessDetailsReader:
         except (OSError, ValueError, IndexError) as error:
             os.close(directory)
             return _reason(error)
-        if details.key in self._held or len(self._held) >= _MOST_HELD:
+        if details.key in self._held or len(self._held) >= _MAX_HELD:
             os.close(directory)
         else:
             self._held[details.key] = directory
@@ -117,12 +117,12 @@ def _cgroup(process: int) -> str:
         return ""
 
 
-def read_process_file(process: int, name: str, most_bytes: int) -> bytes:
+def read_process_file(process: int, name: str, max_bytes: int) -> bytes:
     """A file in the directory of a process. Raises OSError if the process has ended: then the file is empty."""
     descriptor = os.open(name, _FILE, dir_fd=process)
     try:
-        text = os.read(descriptor, most_bytes)
-        while text and len(text) < most_bytes and (more := os.read(descriptor, most_bytes - len(text))):
+        text = os.read(descriptor, max_bytes)
+        while text and len(text) < max_bytes and (more := os.read(descriptor, max_bytes - len(text))):
             text += more
     finally:
         os.close(descriptor)
@@ -137,7 +137,7 @@ def _holds_gpu(process: int) -> bool | None:
     except OSError:
         return None
     try:
-        for name in os.listdir(descriptors)[:_MOST_DESCRIPTORS]:
+        for name in os.listdir(descriptors)[:_MAX_DESCRIPTORS]:
             try:
                 target = os.readlink(name, dir_fd=descriptors)
             except OSError:
@@ -154,7 +154,7 @@ def _holds_gpu(process: int) -> bool | None:
 # The name and the command line of a process from procfs. Never raises.
 
 # A command line may have megabytes. What names a program is at its beginning.
-MOST_COMMAND_BYTES = 4096
+MAX_COMMAND_BYTES = 4096
 _NAME_BYTES = 64
 
 
@@ -180,7 +180,7 @@ class CommandReader:
             try:
                 if start_ticks(read_process_file(process, "stat", _STAT_BYTES)) != key.start_ticks:
                     return ()
-                text = read_process_file(process, "cmdline", MOST_COMMAND_BYTES)
+                text = read_process_file(process, "cmdline", MAX_COMMAND_BYTES)
             finally:
                 os.close(process)
         except (OSError, ValueError, IndexError):

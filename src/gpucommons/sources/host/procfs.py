@@ -5,14 +5,14 @@ from pathlib import Path
 
 from gpucommons.sources.source import SourceAbsent, SourceError
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 def read_file(root: Path, name: str) -> bytes:
     """One file below the root, by one read. FileNotFoundError and PermissionError are left to the caller."""
     descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, _MOST_BYTES)
+        return os.read(descriptor, _MAX_BYTES)
     finally:
         os.close(descriptor)
 
@@ -21,7 +21,7 @@ def read_whole(root: Path, name: str) -> bytes:
     """Like read_file, for a file that the kernel writes line by line: one read of it returns at most a page."""
     descriptor = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return b"".join(iter(lambda: os.read(descriptor, _MOST_BYTES), b""))
+        return b"".join(iter(lambda: os.read(descriptor, _MAX_BYTES), b""))
     finally:
         os.close(descriptor)
 

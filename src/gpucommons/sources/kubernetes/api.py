@@ -22,7 +22,7 @@ from gpucommons.sources.source import SourceAbsent, SourceError, parse
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-_MOST_TOKEN_BYTES = 64 * 1024
+_MAX_TOKEN_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ClusterAccess:
             return {}
         try:
             with open(self.token_path, "rb") as file:
-                token = file.read(_MOST_TOKEN_BYTES).strip()
+                token = file.read(_MAX_TOKEN_BYTES).strip()
         except OSError as error:
             raise SourceError("token", f"cannot read {self.token_path}: {error.strerror}") from None
         if not token or not token.isascii() or not token.decode().isprintable():
@@ -80,9 +80,9 @@ def in_cluster(environment: Mapping[str, str], service_account: Path = SERVICE_A
 
 # HTTP to an API server or a kubelet: verified, limited in size and time, with the current token. Read-only.
 
-_MOST_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # An object in etcd is at most 1.5 MiB, and JSON may write a byte of it as six.
-_MOST_EVENT_BYTES = 16 * 1024 * 1024
+_MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class ApiServer:
@@ -111,7 +111,7 @@ class ApiServer:
         limits = aiohttp.ClientTimeout(total=self._timeout_s)
         with self._failures():
             async with self._request(path, parameters, limits) as response:
-                return parse(await body_of(response, _MOST_ANSWER_BYTES), self._url)
+                return parse(await body_of(response, _MAX_ANSWER_BYTES), self._url)
 
     @asynccontextmanager
     async def stream(
@@ -128,7 +128,7 @@ class ApiServer:
                 yield self._documents(response)
 
     async def _documents(self, response: aiohttp.ClientResponse) -> AsyncIterator[object]:
-        async for line in lines_of(response, _MOST_EVENT_BYTES):
+        async for line in lines_of(response, _MAX_EVENT_BYTES):
             yield parse(line, self._url)
 
     @asynccontextmanager

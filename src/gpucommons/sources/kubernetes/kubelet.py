@@ -155,9 +155,9 @@ DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 _REFRESH_S = 10.0
 _TIMEOUT_S = 5.0
-_MOST_ANSWER_BYTES = 16 * 1024 * 1024
+_MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
+    ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
     ("grpc.enable_http_proxy", 0),
 )
 

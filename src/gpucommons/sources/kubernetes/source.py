@@ -20,7 +20,7 @@ from gpucommons.sources.source import Latest, SourceError, items, keep_following
 _PODS = "/api/v1/pods"
 _GRANT = "grant its service account list and watch on pods, cluster-wide"
 _PAGE = 100
-_MOST_PAGES = 100
+_MAX_PAGES = 100
 _TIMEOUT_S = 10.0
 # How long the server keeps a watch open. A hung server is detected after this time at the latest.
 _WATCH_S = 120.0
@@ -84,7 +84,7 @@ class PodFollower:
         if self._list_from_cache:
             parameters["resourceVersion"] = "0"
         documents: list[object] = []
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = mapping(await api.get(_PODS, parameters))
             metadata = mapping(page.get("metadata"))
             if text(page.get("kind")) != "PodList" or not text(metadata.get("resourceVersion")):
@@ -95,7 +95,7 @@ class PodFollower:
                 return table
             parameters.pop("resourceVersion", None)
             parameters["continue"] = more
-        raise SourceError("oversize", f"the API server has more than {_MOST_PAGES * _PAGE} pods for this node")
+        raise SourceError("oversize", f"the API server has more than {_MAX_PAGES * _PAGE} pods for this node")
 
     async def _watch(self, api: ApiServer, table: PodTable, node_name: str) -> None:
         """One watch, until the server ends it as requested."""

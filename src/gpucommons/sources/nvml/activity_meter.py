@@ -31,7 +31,7 @@ _SHORTEST_S: Final = 0.1
 _LATEST_S: Final = 0.02
 # A driver call that takes this long hangs.
 _HUNG_S: Final = 2.0
-_MOST_WAITING: Final = 128
+_MAX_WAITING: Final = 128
 
 
 class _Request(NamedTuple):
@@ -84,7 +84,7 @@ class ActivityMeter:
         self._ask(_Request(True, gpu_uuid, token, time.monotonic()))
 
     def _ask(self, request: _Request) -> None:
-        if self._requests.qsize() < _MOST_WAITING:
+        if self._requests.qsize() < _MAX_WAITING:
             self._requests.put(request)
 
     # -- on the thread

@@ -28,7 +28,7 @@ _NAMES: Mapping[int, str] = {
 }
 _COUNTED = _XID | sum(_NAMES)
 # A burst must not delay the pass: the rest is counted in the next one.
-_MOST_PER_PASS = 1000
+_MAX_PER_PASS = 1000
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class EventSet:
         wait = self._wait
         if not self._open or wait is None:
             return
-        for _ in range(_MOST_PER_PASS):
+        for _ in range(_MAX_PER_PASS):
             code = wait(self._set, self._reference, self._no_time)
             if code in library.SESSION_LOST:
                 raise library.SessionLost(code)

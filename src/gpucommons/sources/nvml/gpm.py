@@ -25,8 +25,8 @@ from gpucommons.sources.nvml.calls import ABOVE_LIMIT, Handle
 _PERCENT = 0.01
 _MEBIBYTES = 2.0**20
 # Rounding puts a busy unit slightly above its maximum; a larger value is not a measurement.
-_MOST_RATIO = 1.01
-_MOST_BYTES_PER_S = 2.0**44
+_MAX_RATIO = 1.01
+_MAX_BYTES_PER_S = 2.0**44
 
 # Field of GpmReading and metric id of NVML: first the ratios, then the rates.
 _METRICS: tuple[tuple[str, int], ...] = (
@@ -142,7 +142,7 @@ class GpmSampler:
             total == total
             and min(values) >= 0.0
             and max(values[: self._ratios], default=0.0) <= 1.0
-            and max(values[self._ratios :], default=0.0) <= _MOST_BYTES_PER_S
+            and max(values[self._ratios :], default=0.0) <= _MAX_BYTES_PER_S
         )
 
     def _store_one_by_one(self, returned: tuple[int, ...], values: list[float]) -> str | None:
@@ -152,7 +152,7 @@ class GpmSampler:
             ratio = position < self._ratios
             if code:
                 kept.append(None)
-            elif 0.0 <= value <= (_MOST_RATIO if ratio else _MOST_BYTES_PER_S):
+            elif 0.0 <= value <= (_MAX_RATIO if ratio else _MAX_BYTES_PER_S):
                 kept.append(min(value, 1.0) if ratio else value)
             else:
                 kept.append(None)

@@ -137,7 +137,7 @@ class UsageWindow:
 _NOT_AVAILABLE_BYTES = 2**64 - 1
 _NO_INSTANCE = 2**32 - 1
 # The kernel's limit on pids.
-_MOST_PID = 2**22
+_MAX_PID = 2**22
 _ROOM = 32
 
 # pid, padding, used memory; newer drivers add the GPU and compute instance.
@@ -329,14 +329,14 @@ class ProcessRows:
         self,
         lists: Sequence[tuple[int, ProcessList]],
         usage: Callable[[], Mapping[int, ProcessSample]],
-        most_bytes: float | None,
+        max_bytes: float | None,
         dropped: Callable[[str], None],
     ) -> tuple[GpuProcess, ...] | None:
         """One row per process and instance; None if no list could be read."""
-        source = most_bytes, [(bit, one.listed) for bit, one in lists]
+        source = max_bytes, [(bit, one.listed) for bit, one in lists]
         if source != self._source:
             self._drops = []
-            self._rows = tuple(_merged(lists, most_bytes, self._drops))
+            self._rows = tuple(_merged(lists, max_bytes, self._drops))
         # Also if it is equal: the bytes then exist once.
         self._source = source
         for reason in self._drops:
@@ -362,19 +362,19 @@ class ProcessRows:
 
 
 def _merged(
-    lists: Iterable[tuple[int, ProcessList]], most_bytes: float | None, drops: list[str]
+    lists: Iterable[tuple[int, ProcessList]], max_bytes: float | None, drops: list[str]
 ) -> Iterator[GpuProcess]:
     """Of a process in two lists, the larger memory figure is used, not the sum: both lists hold all of its memory."""
     merged: dict[tuple[int, int | None, int | None], tuple[int, int | None]] = {}
     for bit, one in lists:
         for pid, used, gi, ci in one.entries():
-            if not 0 < pid <= _MOST_PID:
+            if not 0 < pid <= _MAX_PID:
                 drops.append("pid")
                 continue
             memory: int | None = used
             if used == _NOT_AVAILABLE_BYTES:
                 memory = None
-            elif most_bytes is not None and used > most_bytes:
+            elif max_bytes is not None and used > max_bytes:
                 drops.append("memory")
                 memory = None
             bits, known = merged.get((pid, gi, ci), (0, None))

@@ -16,7 +16,7 @@ from gpucommons.sources.nvml.processes import StartTimes
 #
 # Kept for the life of the agent: a new session with the driver does not clear it.
 
-_MOST_SAMPLES = round(RECENT_S / CLOCK_SAMPLE_EVERY_S)
+_MAX_SAMPLES = round(RECENT_S / CLOCK_SAMPLE_EVERY_S)
 
 
 class ClockHistory:
@@ -30,7 +30,7 @@ class ClockHistory:
         if mask is None or now_s < self._due_s.get(uuid, now_s):
             return samples
         self._due_s[uuid] = now_s + CLOCK_SAMPLE_EVERY_S
-        samples = self._samples[uuid] = (*samples[-_MOST_SAMPLES + 1 :], ClockSample(wall_s, int(mask)))
+        samples = self._samples[uuid] = (*samples[-_MAX_SAMPLES + 1 :], ClockSample(wall_s, int(mask)))
         return samples
 
 
@@ -48,13 +48,13 @@ class RosterEntry:
 class Roster:
     def __init__(self) -> None:
         self._entries: dict[str, RosterEntry] = {}
-        self._most_enumerated = 0
+        self._max_enumerated = 0
         self._unidentified = 0
         self.present = 0
 
     def enumerated(self, count: int) -> None:
         """The number of GPUs that the driver counts, including those that cannot be opened."""
-        self._most_enumerated = max(self._most_enumerated, count)
+        self._max_enumerated = max(self._max_enumerated, count)
 
     def unopened(self, count: int) -> bool:
         """Takes the number that cannot be opened. True if more of them than before have never been identified: those
@@ -98,7 +98,7 @@ class Roster:
 
     @property
     def expected(self) -> int:
-        return max(len(self._entries), self._most_enumerated)
+        return max(len(self._entries), self._max_enumerated)
 
     @property
     def complete(self) -> bool:

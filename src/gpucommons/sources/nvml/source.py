@@ -181,11 +181,11 @@ class NvmlReader:
         self._gpm_access = GpmAccess() if gpm_access is None else gpm_access
         self._session: Session | None = None
         self._connections = 0
-        self._retry = RetrySchedule(first_s=1.0, most_s=60.0)
+        self._retry = RetrySchedule(first_s=1.0, max_s=60.0)
         self._refused_code: int | None = None
         # To find a lost GPU again the session must be restarted; that costs the other GPUs one GPM reading.
-        self._rescan = RetrySchedule(first_s=10.0, most_s=300.0)
-        self._aside = RetrySchedule(first_s=60.0, most_s=3600.0)
+        self._rescan = RetrySchedule(first_s=10.0, max_s=300.0)
+        self._aside = RetrySchedule(first_s=60.0, max_s=3600.0)
         self._aside_until_s = 0.0
         self._kernel_due_s = 0.0
         self._kernel_gpus: int | None = None

@@ -12,9 +12,9 @@ from gpucommons.sources.nvml import calls
 from gpucommons.sources.nvml.calls import Lane, Maker
 
 # No board exceeds these limits: a larger value is not a measurement.
-_MOST_MILLIWATTS = 20_000_000
-_MOST_CELSIUS = 200
-_MOST_MHZ = 30_000
+_MAX_MILLIWATTS = 20_000_000
+_MAX_CELSIUS = 200
+_MAX_MHZ = 30_000
 _UNKNOWN_PERFORMANCE_STATE = 32
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older nvidia-ml-py lacks.
 _RECOVERY_ACTION = 230
@@ -38,7 +38,7 @@ def _slow(name: str, *getters: tuple[str, Maker]) -> ReadingRow:
 
 
 def _clock(name: str, kind: int) -> ReadingRow:
-    reading = calls.number(f"{name}_mhz", kind, at_most=_MOST_MHZ)
+    reading = calls.number(f"{name}_mhz", kind, at_most=_MAX_MHZ)
     return _fast(name, ("nvmlDeviceGetClockInfo", reading))
 
 
@@ -62,13 +62,13 @@ ROWS: tuple[ReadingRow, ...] = (
     ),
     _fast(
         "power",
-        ("nvmlDeviceGetPowerUsage", calls.number("power_watts", scale=0.001, at_most=_MOST_MILLIWATTS)),
+        ("nvmlDeviceGetPowerUsage", calls.number("power_watts", scale=0.001, at_most=_MAX_MILLIWATTS)),
     ),
     _fast(
         "temperature",
         (
             "nvmlDeviceGetTemperature",
-            calls.number("temperature_celsius", pynvml.NVML_TEMPERATURE_GPU, at_most=_MOST_CELSIUS),
+            calls.number("temperature_celsius", pynvml.NVML_TEMPERATURE_GPU, at_most=_MAX_CELSIUS),
         ),
     ),
     _fast("memory_temperature", _field("memory_temperature_celsius", pynvml.NVML_FI_DEV_MEMORY_TEMP)),

@@ -88,7 +88,7 @@ def _fields(line: str, first: int, second: int) -> tuple[str, int | None, int | 
 
 # DS01's groups: a file `<group>.members` for each, one user name per line. Pure except for `read_members`.
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _SUFFIX = ".members"
 # Former users: DS01 keeps the list and ignores it.
 _ARCHIVED = "archived"
@@ -107,7 +107,7 @@ def read_members(directory: Path) -> dict[str, str]:
         group = file.name.removesuffix(_SUFFIX)
         try:
             with file.open("rb") as opened:
-                text = opened.read(_MOST_BYTES).decode("utf-8", "replace")
+                text = opened.read(_MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
         if group and group != _ARCHIVED:

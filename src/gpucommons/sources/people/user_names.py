@@ -15,8 +15,8 @@ from pathlib import Path
 
 PASSWD = Path("/etc/passwd")
 _UID = re.compile("[0-9]{1,10}")
-_MOST_PASSWD_BYTES = 8 << 20
-_MOST_NAMES = 10_000
+_MAX_PASSWD_BYTES = 8 << 20
+_MAX_NAMES = 10_000
 _REFRESH_S = 600.0
 # Local services answer within this time: the first pass then has the name, and no series starts without it.
 _AT_ONCE_S = 0.001
@@ -64,7 +64,7 @@ class UserNames:
             if stamp == self._stamp:
                 return
             with self._passwd.open("rb") as file:
-                text = file.read(_MOST_PASSWD_BYTES)
+                text = file.read(_MAX_PASSWD_BYTES)
         except OSError:
             return
         self._in_file, self._stamp = parse_passwd(text.decode("utf-8", "replace")), stamp
@@ -77,7 +77,7 @@ class UserNames:
             requested_s = self._requested_s.get(uid)
             if requested_s is not None and now_s - requested_s < _REFRESH_S:
                 continue
-            if requested_s is None and len(self._requested_s) >= _MOST_NAMES:
+            if requested_s is None and len(self._requested_s) >= _MAX_NAMES:
                 continue
             self._requested_s[uid] = now_s
             self._all_answered.clear()

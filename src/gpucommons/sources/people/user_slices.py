@@ -15,7 +15,7 @@ from gpucommons.base.text import parse_decimal
 from gpucommons.model.workloads import UserSlice
 
 _USER_SLICE = re.compile(r"user-(\d{1,10})\.slice", re.ASCII)
-_MOST_DEPTH = 3
+_MAX_DEPTH = 3
 _DS01 = "ds01.slice"
 
 
@@ -111,7 +111,7 @@ def _slices(root: Path, name: str, depth: int = 0) -> Iterator[Path]:
         return
     for entry in inside:
         yield Path(entry.path)
-        if depth < _MOST_DEPTH:
+        if depth < _MAX_DEPTH:
             yield from _slices(root / name, entry.name, depth + 1)
 
 

@@ -24,7 +24,7 @@ _LAST_TYPE = 9
 # type, pid, line, id, user, host; the exit status, session, time and address that follow are not needed.
 _HEAD = struct.Struct("=hxxi32s4s32s256s")
 _RECORD_BYTES = (384, 400)
-_MOST_RECORDS = 100_000
+_MAX_RECORDS = 100_000
 
 
 class Login(NamedTuple):
@@ -60,7 +60,7 @@ def _is_remote(login: Login) -> bool:
 
 
 def _records(data: bytes, size: int) -> list[Login]:
-    count = min(len(data) // size, _MOST_RECORDS)
+    count = min(len(data) // size, _MAX_RECORDS)
     return [_record(data, at) for at in range(0, count * size, size)]
 
 
@@ -128,7 +128,7 @@ def _session_text(file: Path) -> str:
 
 # The users of this node: names, groups, usage of their slices, SSH sessions. Reads only files.
 
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 _UTMP = ("run/utmp", "var/run/utmp")
 
 
@@ -217,7 +217,7 @@ class UsersReader:
     def _bytes(self, name: str) -> bytes | None:
         try:
             with (self._root / name).open("rb") as file:
-                return file.read(_MOST_BYTES)
+                return file.read(_MAX_BYTES)
         except OSError:
             return None
 

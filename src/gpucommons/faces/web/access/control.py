@@ -105,7 +105,7 @@ _REFUSALS = {
 }
 # The bucket of the requests that need no password or have a valid one.
 _ADMITTED = ""
-_MOST_BUCKETS = 1024
+_MAX_BUCKETS = 1024
 
 
 class AccessControl:
@@ -143,6 +143,6 @@ class AccessControl:
         bucket = self._buckets.pop(key, None) or TokenBucket(limit, self._clock())
         # The bucket in use is the last one; the one that was not used for the longest time is dropped.
         self._buckets[key] = bucket
-        if len(self._buckets) > _MOST_BUCKETS:
+        if len(self._buckets) > _MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return bucket.take(self._clock())

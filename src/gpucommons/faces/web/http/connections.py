@@ -60,9 +60,9 @@ class _Body:
 
 
 class UnreadBodies:
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.total_bytes = 0
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         # By the identity of the object, which a holder keeps alive.
         self._bodies: dict[int, _Body] = {}
         # In the order in which they began.
@@ -77,7 +77,7 @@ class UnreadBodies:
             self.total_bytes += len(data)
         body.holders += 1
         self._held[holder] = data
-        while self.total_bytes > self._most_bytes and len(self._held) > 1:
+        while self.total_bytes > self._max_bytes and len(self._held) > 1:
             oldest = next(iter(self._held))
             self.release(oldest)
             oldest.abort("unread_memory")
@@ -102,7 +102,7 @@ log = logging.getLogger(__name__)
 
 # Grace time for a peer that closed in the middle of a request; a complete request reaches the dispatcher sooner.
 _HALF_REQUEST_S = 0.5
-_MOST_SCRAPERS = 256
+_MAX_SCRAPERS = 256
 
 
 class HttpProtocol(Protocol):
@@ -397,7 +397,7 @@ class Connections:
         """A scrape of this origin succeeded: from now on it may use the reserved connections."""
         self._scrapers[origin] = None
         self._scrapers.move_to_end(origin)
-        if len(self._scrapers) > _MOST_SCRAPERS:
+        if len(self._scrapers) > _MAX_SCRAPERS:
             self._scrapers.popitem(last=False)
 
     def _refuse(self, reason: str) -> bool:

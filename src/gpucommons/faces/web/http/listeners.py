@@ -22,7 +22,7 @@ from gpucommons.model.snapshot import Snapshot
 # The other end of a connection: its origin, and on a Unix socket its user, as the kernel reports it. The user of a TCP
 # connection is unknown.
 
-_MOST_REMEMBERED = 1024
+_MAX_REMEMBERED = 1024
 # A directory server that does not answer must not delay a request; the name is looked up again later.
 _LOOKUP_S = 2.0
 
@@ -71,7 +71,7 @@ class Peers:
             entry = await asyncio.wait_for(in_daemon_thread(lambda: pwd.getpwuid(uid)), _LOOKUP_S)
         except (KeyError, TimeoutError):
             return None
-        if len(self._names) < _MOST_REMEMBERED:
+        if len(self._names) < _MAX_REMEMBERED:
             self._names[uid] = entry.pw_name
         return entry.pw_name
 

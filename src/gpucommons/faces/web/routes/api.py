@@ -36,9 +36,9 @@ from gpucommons.rules.privacy import Viewer
 _JSON = "application/json; charset=utf-8"
 _WORTH_GZIP_BYTES = 1024
 # Bodies that are cached within one snapshot; further variants are made for each request.
-_MOST_CACHED = 128
+_MAX_CACHED = 128
 # Reports of one viewer that are made or wait at once: they are made one after the other, from the disk.
-_MOST_REPORTS = 4
+_MAX_REPORTS = 4
 
 _TOO_MANY_REPORTS = text("too many reports at once: try again in a second\n", 503, {"Retry-After": "1"})
 
@@ -157,7 +157,7 @@ class Api:
         return await self._of_ledger(request, job_document.document(view, request.viewer, id, self._jobs))
 
     async def _of_ledger(self, request: Request, document: Coroutine[Any, Any, Json]) -> Response:
-        if self._reports[request.viewer] >= _MOST_REPORTS:
+        if self._reports[request.viewer] >= _MAX_REPORTS:
             document.close()
             return _TOO_MANY_REPORTS
         self._reports[request.viewer] += 1
@@ -197,7 +197,7 @@ class Api:
         bodies = self._fleet_bodies.get(viewer)
         if bodies is None:
             bodies = await in_daemon_thread(lambda: _fleet_bodies(view, viewer))
-            if view is self._fleet_view and len(self._fleet_bodies) < _MOST_CACHED:
+            if view is self._fleet_view and len(self._fleet_bodies) < _MAX_CACHED:
                 self._fleet_bodies[viewer] = bodies
         return bodies
 
@@ -232,7 +232,7 @@ class Api:
         body = self._bodies.get(key)
         if body is None:
             body = make()
-            if len(self._bodies) < _MOST_CACHED:
+            if len(self._bodies) < _MAX_CACHED:
                 self._bodies[key] = body
         return body
 

@@ -14,7 +14,7 @@ from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.rules.privacy import Viewer
 
 BEAT_S = 15.0
-MOST_WAITING = 8
+MAX_WAITING = 8
 # How long a browser waits before it reconnects.
 _RETRY_MS = 2000
 _WOKEN_AT_ONCE = 8
@@ -50,9 +50,9 @@ class _Connection:
 
     __slots__ = ("_events", "_most", "_wake", "closed", "needs_whole")
 
-    def __init__(self, most_waiting: int) -> None:
+    def __init__(self, max_waiting: int) -> None:
         self._events: deque[bytes] = deque()
-        self._most = most_waiting
+        self._most = max_waiting
         self._wake: asyncio.Future[bool] | None = None
         self.needs_whole = True
         self.closed = False
@@ -109,11 +109,11 @@ class Broadcaster:
         self,
         document_of: Callable[[Viewer], Document | None],
         beat_s: float = BEAT_S,
-        most_waiting: int = MOST_WAITING,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         self._document_of = document_of
         self._beat_s = beat_s
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._audiences: dict[Viewer, _Audience] = {}
         self._closed = False
 
@@ -133,7 +133,7 @@ class Broadcaster:
 
     async def events(self, viewer: Viewer) -> AsyncGenerator[bytes, None]:
         """The events of one connection, until it ends or the agent stops."""
-        connection = _Connection(self._most_waiting)
+        connection = _Connection(self._max_waiting)
         audience = self._join(viewer, connection)
         try:
             yield b"retry: %d\n\n" % _RETRY_MS
