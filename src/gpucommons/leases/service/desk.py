@@ -95,7 +95,7 @@ class DeskEnforcement:
 
 
 class DeskMps(Protocol):
-    """MPS for leases, see lease_mps.py."""
+    """MPS for leases, see mps/supervisor.py."""
 
     @property
     def mode(self) -> str: ...

@@ -133,7 +133,7 @@ class RoomClaims:
 class ParkSituation:
     """`programs` are all that are known, also those that cannot be parked. A device without a room was not read.
 
-    `attained_s` is how much of a device's time each program or need has had (attained.py).
+    `attained_s` is how much of a device's time each program or need has had (turns.py).
     """
 
     programs: tuple[ParkProgram, ...]

@@ -34,7 +34,7 @@ class SwitchTime(StrEnum):
 
 class Fence(StrEnum):
     """When the socket of a client whose turn was revoked is closed: never, after its second revocation
-    within a while (revocations.py), at once."""
+    within a while (evaluation.py), at once."""
 
     NONE = "none"
     SECOND = "second"

@@ -2,7 +2,7 @@
 
 DCGM_FI_* is in fields.py: which reading fills which field. DCGM_EXP_* is in windows.py (counts in a sliding window) and
 status.py (health, links between GPUs).
-labels.py decides which series a GPU has; pod_use.py computes a pod's use of a shared GPU. collectors.py is what an
+labels.py decides which series a GPU has; it also computes a pod's use of a shared GPU. collectors.py is what an
 operator chose of all this.
 """
 
