@@ -1,4 +1,4 @@
-"""Plain programs under a whole agent: they take turns, run together or mix both, as it is best for them.
+"""Plain programs under a whole agent: they run together, and owners with different numbers of programs take turns.
 
 One agent serves all GPUs. Each scenario has a GPU of its own, so that all of them pass at the same time.
 """
@@ -16,14 +16,16 @@ from waiting import until
 
 pytestmark = pytest.mark.long
 
-HEAVY, LIGHT = MATMUL[4096], MATMUL[512]
-# An H200 reaches 0.97 in total and 0.47 each; a loaded machine switches late. By the driver alone it is 0.72 and 0.36.
-TOTAL, EACH = 0.8, 0.38
+DENSE, HEAVY, LIGHT = MATMUL[8192], MATMUL[4096], MATMUL[512]
+# Owners take turns that have different numbers of programs: one of root, two of a user.
+USER = 20010
+# Together, dense programs reach 0.96 in total; a loaded machine switches late.
+TOTAL, EACH = 0.8, 0.17
 MEASURED_S = 5.0
 # A machine that stands still for a second spoils a window: one of these must show the due.
 WINDOWS = 4
 # nvshare's clients name no GPU: they are on the first.
-CLIENTS, TURNS, TOGETHER, MIXED, LONE, SLOW, THIRD, RESTING, DYING, JOB = range(10)
+CLIENTS, TURNS, TOGETHER, UNEQUAL, LONE, SLOW, THIRD, RESTING, DYING, JOB = range(10)
 
 
 @dataclass
@@ -70,49 +72,53 @@ def node() -> Iterator[SharedNode]:
 
 @pytest.fixture(scope="module")
 def seen(node: SharedNode) -> Seen:
-    def programs(gpu: int, *activities: Activity) -> list[SharedJob]:
-        return [node.program(activity, gpu=gpu) for activity in activities]
+    def programs(gpu: int, *activities: Activity, uid: int | None = None) -> list[SharedJob]:
+        return [node.program(activity, gpu=gpu, uid=uid) for activity in activities]
 
+    def of_two_owners(gpu: int) -> list[SharedJob]:
+        return [*programs(gpu, DENSE), *programs(gpu, DENSE, DENSE, uid=USER)]
+
+    slow = [Phase(None, 3.0), Phase(DENSE)]
+    rests = node.program(phases=[Phase(DENSE, 8.0), Phase(None, 40.0), Phase(DENSE)], gpu=RESTING, uid=USER)
     jobs: dict[int, list[SharedJob]] = {
-        TURNS: programs(TURNS, HEAVY, HEAVY),
+        TURNS: of_two_owners(TURNS),
         TOGETHER: programs(TOGETHER, LIGHT, LIGHT),
-        MIXED: programs(MIXED, HEAVY, LIGHT),
-        LONE: programs(LONE, HEAVY),
-        SLOW: [node.program(phases=[Phase(None, 3.0), Phase(HEAVY)], gpu=SLOW) for _ in range(2)],
-        THIRD: programs(THIRD, HEAVY, HEAVY),
-        RESTING: programs(RESTING, HEAVY),
+        UNEQUAL: [*programs(UNEQUAL, HEAVY), *programs(UNEQUAL, LIGHT, uid=USER)],
+        LONE: programs(LONE, DENSE),
+        SLOW: [node.program(phases=slow, gpu=SLOW, uid=uid) for uid in (None, USER, USER)],
+        THIRD: of_two_owners(THIRD),
+        RESTING: [*programs(RESTING, DENSE), *programs(RESTING, DENSE, uid=USER), rests],
         CLIENTS: [
-            *programs(CLIENTS, HEAVY),
-            *(node.shared.nvshare_client(node.socket, HEAVY, version=version) for version in (1, 2)),
+            *programs(CLIENTS, DENSE),
+            *(node.shared.nvshare_client(node.socket, DENSE, version=version) for version in (1, 2)),
         ],
+        DYING: of_two_owners(DYING),
+        JOB: programs(JOB, DENSE, DENSE),
     }
-    doomed, first = node.program(HEAVY, gpu=DYING), node.program(HEAVY, gpu=JOB, session=False)
-    jobs[DYING] = [*programs(DYING, HEAVY), node.program(phases=[Phase(HEAVY, 0.3), Phase(None, 0.4)], gpu=DYING)]
-    jobs[JOB] = [*programs(JOB, HEAVY), first]
+    doomed = node.program(DENSE, gpu=DYING, uid=USER)
+    jobs[DYING].append(node.program(phases=[Phase(DENSE, 0.3), Phase(None, 0.4)], gpu=DYING))
+    first = node.program(DENSE, gpu=JOB, uid=USER, session=False)
+    jobs[JOB].append(first)
     takes_turns = {gpu: partial(lambda gpu: node.way(gpu) == "turns", gpu) for gpu in jobs}
 
-    node.wait_for(takes_turns[THIRD], "two take turns")
-    jobs[THIRD] += programs(THIRD, HEAVY)
+    node.wait_for(takes_turns[THIRD], "the owners take turns")
+    jobs[THIRD] += programs(THIRD, DENSE, uid=USER)
     until(lambda: doomed.locked, "a program is paused")
     kill(doomed.pid)
     until(lambda: first.locked, "a job is paused")
-    first.program.fork()
-    jobs[JOB].append(node.program(HEAVY, gpu=JOB, session=False))
+    jobs[JOB].append(node.program(DENSE, gpu=JOB, uid=USER, session=False))
 
-    # Late, since nothing else is waited for while it rests.
-    rests = node.program(phases=[Phase(HEAVY, 2.0), Phase(None, 6.0), Phase(HEAVY)], gpu=RESTING)
-    jobs[RESTING].append(rests)
     node.wait_for(lambda: node.standing(rests) == "resting", "a program that loads data rests")
     begun_s = node.shared.works().now_s
     until(lambda: not rests.locked, "it is not paused")
     unpaused_after_s = node.shared.works().now_s - begun_s
     locks, done_s = rests.program.locks, rests.progress()
-    until(lambda: rests.progress() > done_s, "it computes again")
+    until(lambda: rests.progress() > done_s, "it computes again", within_s=80)
     begun_s = node.shared.works().now_s
     until(lambda: rests.program.locks > locks, "it takes turns again")
     joined_after_s = node.shared.works().now_s - begun_s
 
-    for gpu in (TURNS, SLOW, THIRD, RESTING, CLIENTS, JOB):
+    for gpu in (TURNS, SLOW, THIRD, RESTING, JOB):
         node.wait_for(takes_turns[gpu], f"turns on GPU {gpu}")
     forgotten = node.client(doomed) is None and not (node.record / str(doomed.pid)).exists()
     found = Seen(node, jobs, unpaused_after_s, joined_after_s, forgotten)
@@ -121,10 +127,12 @@ def seen(node: SharedNode) -> Seen:
 
 
 @pytest.mark.parametrize("gpu", [TURNS, SLOW, RESTING])
-def test_two_that_fill_the_gpu_take_turns(seen: Seen, gpu: int) -> None:
+def test_owners_with_different_numbers_of_programs_take_turns(seen: Seen, gpu: int) -> None:
     """From the start, after loading their data, and again after a rest."""
     assert seen.ways[gpu] == "turns"
     seen.assert_due(gpu, total=TOTAL, each=EACH)
+    alone, *_ = seen.window(gpu, lambda rates: rates[0] >= 0.4)
+    assert alone >= 0.4
 
 
 def test_two_light_ones_run_together(seen: Seen) -> None:
@@ -132,10 +140,9 @@ def test_two_light_ones_run_together(seen: Seen) -> None:
     seen.assert_due(TOGETHER, total=1.4, each=0.7)
 
 
-def test_an_unequal_pair_mixes_both(seen: Seen) -> None:
-    """Together the heavy one gets 0.40, in turns the sum is 1."""
-    assert seen.ways[MIXED] == "mixed"
-    seen.assert_due(MIXED, total=1.15, each=EACH)
+def test_a_light_program_runs_at_all_times(seen: Seen) -> None:
+    assert seen.ways[UNEQUAL] == "together"
+    seen.assert_due(UNEQUAL, total=1.2, each=0.35)
 
 
 def test_a_lone_program_is_never_paused(seen: Seen) -> None:
@@ -147,30 +154,30 @@ def test_a_lone_program_is_never_paused(seen: Seen) -> None:
 
 
 def test_a_newcomer_gets_its_share(seen: Seen) -> None:
-    seen.assert_due(THIRD, total=TOTAL, each=0.2)
+    seen.assert_due(THIRD, total=TOTAL, each=0.1)
 
 
 def test_an_idle_program_rests_unpaused_and_joins_again(seen: Seen) -> None:
     """It is resumed when it begins to rest: at once, but a loaded machine may need a moment. 2 s after it used the GPU
     again it is a client; on a loaded machine its turn may end later."""
     assert seen.unpaused_after_s < 2.0
-    assert seen.joined_after_s < 6.0
+    assert seen.joined_after_s < 12.0
 
 
-def test_a_program_and_clients_of_nvshare_take_turns(seen: Seen) -> None:
+def test_a_program_and_clients_of_nvshare_share(seen: Seen) -> None:
     seen.assert_due(CLIENTS, total=0.8, each=0.2)
 
 
 def test_stalls_spikes_and_deaths_leave_the_others_running(seen: Seen) -> None:
-    """One of three was killed while it was paused; one stops and begins again all the time."""
-    seen.assert_due(DYING, total=0.7, each=0.15)
+    """One was killed while it was paused; one stops and begins again all the time."""
+    seen.assert_due(DYING, total=0.7, each=0.1)
     assert seen.dead_is_forgotten
 
 
 def test_the_processes_of_a_job_pause_together(seen: Seen) -> None:
-    """Also one that began while the job was paused: the job has the turn of one program."""
-    other, first, second = seen.window(JOB, lambda rates: rates[0] >= EACH)
-    assert other >= EACH, (other, first, second, seen.node.turns()["clients"])
+    """Also one that began while the job was paused: the job has the turn of its owner."""
+    *others, first, second = seen.window(JOB, lambda rates: min(rates) >= EACH)
+    assert min(others) >= EACH, (others, first, second, seen.node.turns()["clients"])
     assert first == pytest.approx(second, abs=0.06)
 
 

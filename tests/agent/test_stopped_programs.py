@@ -13,7 +13,9 @@ from shared_node import SharedNode, shared_node
 from stopping import WAYS, Stopper, by_signal
 from waiting import until
 
-HEAVY = MATMUL[4096]
+# Together they lose little: what is lost is lost by the stop.
+DENSE = MATMUL[8192]
+USER = 20010
 WATCH_S = 5.0
 # On an idle machine 0.05 to 0.25 s of work were lost, and 3 % to a program that is stopped every second. A machine that
 # stands still for a second spoils a window: one of these must show the due.
@@ -31,8 +33,8 @@ def node() -> Iterator[SharedNode]:
 
 @pytest.fixture(scope="module")
 def three(node: SharedNode) -> list[SharedProgram]:
-    """Three programs in turns."""
-    programs = [node.program(HEAVY) for _ in range(3)]
+    """Two programs of a user and one of root: the owners take turns."""
+    programs = [node.program(DENSE, uid=uid) for uid in (USER, USER, None)]
     node.wait_for(lambda: all(node.client(one) for one in programs) and node.way() == "turns", "they take turns")
     return programs
 

@@ -230,3 +230,13 @@ def test_a_lone_program_is_never_stopped() -> None:
     assert rates[lone.client.id] == pytest.approx(1.0)
     assert simulation.gpu.phase is not None
     assert simulation.gpu.phase.way is Way.ALONE
+
+
+def test_programs_that_took_turns_go_on_so_when_one_of_them_leaves() -> None:
+    """One of three loops is stopped by its user: the others are not slower than before."""
+    simulation = PhasedSimulation(RealModel())
+    first, *others = start_all(simulation, ["loop"] * 3)
+    simulation.run(MINUTE_S)
+    simulation.end(first)
+    rates = simulation.play(5.0)
+    assert sum(rates[job.client.id] for job in others) >= 0.92

@@ -237,3 +237,13 @@ def test_use_needs_enough_readings() -> None:
     use.learn(0.6, 3.0)
     assert use.mean(3.0) == pytest.approx(0.6)
     assert use.mean(3.0, since_s=1.5) is None
+
+
+def test_idleness_before_a_rest_does_not_make_a_client_light() -> None:
+    coruns: Coruns[str] = Coruns()
+    coruns.phase({"a": "ann"}, 0.0)
+    for second, busy in enumerate([0.9, 0.9, 0.0, 0.0]):
+        coruns.measured(["a"], DeviceActivity(0.8 if busy else 0.0, busy=busy), float(second))
+    assert coruns.is_light("a")
+    coruns.rest("a")
+    assert coruns.is_light("a") is False

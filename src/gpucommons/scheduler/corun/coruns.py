@@ -250,6 +250,11 @@ class Coruns(Generic[Client]):
         for activity in self._together.values():
             activity.forget_since(begin_s)
 
+    def rest(self, client: Client) -> None:
+        """The client does not compete any more. That it was idle at the end is not what it does when it works."""
+        if client in self._facts:
+            self._facts[client].forget_last_idle()
+
     def forget(self, client: Client) -> None:
         """The client has left."""
         self._facts.pop(client, None)
@@ -445,7 +450,9 @@ class Coruns(Generic[Client]):
         if len(clients) < 2 or not self.metered:
             return False
         key = frozenset(clients)
-        verdict = self._verdicts.setdefault(key, _Verdict())
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            verdict = self._verdicts[key] = self._inherited_verdict(key, now_s)
         together = self._together.setdefault(key, Activity())
         if verdict.turns is False:
             self._doubt(clients, verdict, together, now_s)
@@ -470,6 +477,16 @@ class Coruns(Generic[Client]):
             elif seen >= _LOOKS_FOR_TURNS:
                 verdict.settle(True, progress, device, now_s)
         return bool(verdict.turns)
+
+    def _inherited_verdict(self, key: frozenset[Client], now_s: float) -> _Verdict:
+        """Clients that gained by turns with another one, which has left, are taken to gain without it. They are seen
+        together next."""
+        verdict = _Verdict()
+        for larger, known in self._verdicts.items():
+            if known.turns and known.device is not None and key < larger:
+                verdict.settle(True, known.progress, known.device, now_s)
+                break
+        return verdict
 
     def _doubt(self, clients: Sequence[Client], verdict: _Verdict, together: Activity, now_s: float) -> None:
         """The verdict that turns do not gain is checked when its time has come, or the device's activity is another."""

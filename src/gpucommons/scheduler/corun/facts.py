@@ -77,6 +77,10 @@ class Activity:
     def clear(self) -> None:
         self._samples.clear()
 
+    def forget_last_idle(self) -> None:
+        while self._samples and self._samples[-1][1].is_idle:
+            self._samples.pop()
+
 
 class Use:
     """The share of the GPU's time that a client, or an owner, had, as the driver samples it, over the last seconds."""
@@ -146,6 +150,10 @@ class ClientFacts:
 
     def forget_since(self, begin_s: float) -> None:
         self.alone.forget_since(begin_s)
+        self.light = self.alone.is_light if len(self.alone) else None
+
+    def forget_last_idle(self) -> None:
+        self.alone.forget_last_idle()
         self.light = self.alone.is_light if len(self.alone) else None
 
     def awaits_use(self, now_s: float) -> bool:

@@ -240,6 +240,7 @@ class Policy:
         """A program no longer competes, and runs freely: its wait or turn ends."""
         gpu = client.gpu
         gpu.clock.advance(now)
+        gpu.coruns.rest(client.id)
         if client.standing is RUNNING:
             self._transitions.end_turn(gpu, client, now)
         else:
