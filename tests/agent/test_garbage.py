@@ -12,7 +12,7 @@ from gpucommons.model.snapshot import Readings, Snapshot
 
 PROGRAM = """
 import asyncio, gc
-from gpucommons.agent import garbage
+from gpucommons.agent import memory as garbage
 
 def full_collections():
     return gc.get_stats()[2]["collections"]

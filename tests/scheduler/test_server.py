@@ -154,7 +154,7 @@ def test_repeats_are_harmless_and_counted(tmp_path: Path) -> None:
 def test_a_client_that_does_not_stop_gets_drop_lock_again_and_is_revoked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("evaluation", "grants"):
+    for module in ("evaluation", "transitions"):
         monkeypatch.setattr(f"gpucommons.scheduler.policy.{module}.DROP_RESEND_S", 0.05)
     with serving(tmp_path, revoke_after_s=0.5, mode=Mode.SERIAL) as served:
         deaf, other = (Scripted(served.path).register(name) for name in ("deaf", "other"))

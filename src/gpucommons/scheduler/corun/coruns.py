@@ -34,6 +34,8 @@ _LOOK_AFTER_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 2.0
 _MAX_LOOK_AGAIN_S: Final = 3600.0
 _BETWEEN_LOOKS_S: Final = 1.0
+# A client is idle if it did not use the GPU although it ran for this long, in the seconds over which use is read.
+_MIN_RAN_S: Final = 1.0
 # How often the device is measured while all run together: until it is known whether turns gain, and later. Clients
 # with a quota may run for less than a second at a time.
 _TRIAL_S: Final = 0.4
@@ -176,6 +178,8 @@ class Coruns(Generic[Client]):
         self._greedy_until_s: dict[str, float] = {}
         self._way = Way.ALONE
         self._looked_s = float("-inf")
+        # When a phase was last chosen.
+        self._now_s = float("-inf")
         # In order of arrival: the order of looks.
         self._arrival: dict[Client, int] = {}
         self._arrivals = 0
@@ -319,12 +323,16 @@ class Coruns(Generic[Client]):
 
     def ended(self, phase: Phase[Client], length_s: float) -> None:
         """The phase lasted this long, or this much longer: its clients may have stopped slowly."""
+        for client in phase.clients:
+            if client in self._facts:
+                self._facts[client].note_run(length_s, self._now_s)
         if phase.way in (Way.TURNS, Way.MEASURING) and phase.unit:
             owner = self._owner_of.get(phase.unit[0])
             if owner is not None:
                 self._accounts.charge(owner, length_s, phase.unit)
 
     def _enter(self, requesting: Mapping[Client, str], now_s: float) -> tuple[Client, ...]:
+        self._now_s = now_s
         for client in requesting:
             self._facts_of(client, now_s)
             if client not in self._arrival:
@@ -340,8 +348,8 @@ class Coruns(Generic[Client]):
         measured: there, what its processes use decides."""
         facts = self._facts[client]
         used = facts.use.mean(now_s)
-        if used is not None and used < IDLE_ACTIVITY:
-            # It does not use the GPU now.
+        if used is not None and used < IDLE_ACTIVITY and facts.ran_s(now_s) >= _MIN_RAN_S:
+            # It does not use the GPU now, although it was not paused.
             return True
         if now_s < self._greedy_until_s.get(self._owner_of[client], float("-inf")):
             return False

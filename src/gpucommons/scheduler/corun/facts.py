@@ -132,7 +132,7 @@ class PauseBudget:
 class ClientFacts:
     """`looked_s` is when a look at it was last begun; `light` is None until it was seen alone."""
 
-    __slots__ = ("alone", "budget", "doubts", "light", "looked_s", "looks", "since_s", "use")
+    __slots__ = ("_runs", "alone", "budget", "doubts", "light", "looked_s", "looks", "since_s", "use")
 
     def __init__(self, now_s: float) -> None:
         self.since_s = now_s
@@ -143,6 +143,17 @@ class ClientFacts:
         self.looked_s = float("-inf")
         self.looks = 0
         self.doubts = 0
+        # When it ran, and for how long.
+        self._runs: deque[tuple[float, float]] = deque()
+
+    def note_run(self, length_s: float, now_s: float) -> None:
+        self._runs.append((now_s, length_s))
+        while self._runs[0][0] < now_s - USE_SPAN_S:
+            self._runs.popleft()
+
+    def ran_s(self, now_s: float) -> float:
+        """How long it ran in the seconds over which its use is read."""
+        return sum(length_s for began_s, length_s in self._runs if began_s >= now_s - USE_SPAN_S)
 
     def learn_alone(self, sample: DeviceActivity, now_s: float) -> None:
         self.alone.learn(sample, now_s)
