@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 # The page's JavaScript, and its tests.
 PAGE := src/gpucommons/faces/web/static tests/page
 
-.PHONY: run demo test test-all test-again lint types bench torture docs dashboards deploy-files dist clean
+.PHONY: run demo test test-all checks lint types bench torture docs dashboards deploy-files dist clean
 
 run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
@@ -19,23 +19,26 @@ demo: $(VENV)/.ready
 	@$(BIN)/gpucommons up --simulate lab --share
 
 # The short tier: lint, types, every pure test and one real run of each capability. The same examples in each run.
-test: $(VENV)/.ready-test
-	@scripts/install-test-programs
-	@$(MAKE) --no-print-directory lint
-	# Meanwhile the tests are compiled, once for all processes that run them.
-	$(BIN)/python -m pytest --collect-only --quiet > /dev/null & $(BIN)/mypy; status=$$?; wait; exit $$status
+test: checks
 	$(PYTEST) -m "not long"
 
-# The long tier and a random search of every property. It does not run again what `make test` runs.
-test-all: $(VENV)/.ready-test
-	@$(MAKE) --no-print-directory test
+# Both tiers, with a random search of every property. What failed runs once more, alone: a machine that stalls for seconds
+# disturbs tests with real processes and clocks.
+test-all: checks
 	@rm -f .pytest_cache/v/cache/lastfailed
-	TEST_RANDOM=1 $(PYTEST) -m "long or hypothesis" || $(MAKE) --no-print-directory test-again
+	@failed=0; \
+	$(PYTEST) -m "not long" || failed=1; \
+	TEST_RANDOM=1 $(PYTEST) -m "long or hypothesis" || failed=1; \
+	if [ $$failed = 1 ]; then \
+	  echo "running the failed tests a second time, one at a time; a test that passes now depends on the load: mend it"; \
+	  TEST_RANDOM=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; \
+	fi
 
-# A failed long test once more, alone: a machine that stalls for seconds disturbs tests with real processes and clocks.
-test-again:
-	@echo "running the failed tests a second time, one at a time; a test that passes now depends on the load: mend it"
-	TEST_RANDOM=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "long or hypothesis"
+# What the tests need, lint and types. Meanwhile the tests are compiled, once for all processes that run them.
+checks: $(VENV)/.ready-test
+	@scripts/install-test-programs
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest --collect-only --quiet > /dev/null & $(BIN)/mypy; status=$$?; wait; exit $$status
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .

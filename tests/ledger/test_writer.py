@@ -199,6 +199,7 @@ def test_a_ledger_that_is_deleted_while_in_use_is_begun_again_at_the_next_flush(
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_replaced_while_in_use_is_used_and_no_counter_decreases(path: Path) -> None:
     with running(path) as writer:
         writer.submit(batch(10), moment(10))
