@@ -57,7 +57,8 @@ def sharing_sentence(way_reason: str) -> str:
 def gain_sentence(gpu: GpuSharing) -> str:
     """What sharing is worth on this GPU, and how well it is known; empty where there is nothing to say."""
     parts = []
-    if gpu.gain_ratio is not None:
+    # Together, the driver's time-slicing is what happens.
+    if gpu.gain_ratio is not None and gpu.gain_ratio != 1.0:
         percent = 100 * (gpu.gain_ratio - 1)
         parts.append(f"gain over the driver's time-slicing {percent:+.0f} % (estimate)")
     if gpu.coarse:
