@@ -5,7 +5,7 @@ measured. Quotas and memory that does not fit are the policy's, not of this pack
 
 The measure of progress is GPM's activity of the device (SM, tensor, DRAM). It is additive: while several clients run
 together, the device's activity is close to the sum of each client's activity when alone, times its progress
-(`progress`). What a client does alone and how much of the GPU each process uses is kept in `facts`.
+(`progress_together`). What a client does alone and how much of the GPU each process uses is kept in `facts`.
 
  1. Light clients. A client that alone keeps the GPU busy for less than half of the time, or in bursts, is light. It
     always runs, and no client is paused to measure it again. What it uses is charged to its owner.
