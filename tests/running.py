@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from gpucommons.cli.main import main
@@ -77,7 +78,8 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "s
     """Run one `gpucommons` command in this process, to its end. A process of its own would mostly import.
 
     It finds no agent, unless the test gives it the agent's place. What a new process reads as it starts, such as
-    LD_LIBRARY_PATH, has no effect here: `command_process` is for that, and for commands that start programs.
+    LD_LIBRARY_PATH, has no effect here: `command_process` is for that, and for commands that start programs. It finds
+    no driver either: a fake one that another test has loaded into this process would be left with an open session.
     """
     out, err, status = io.StringIO(), io.StringIO(), 0
     root = logging.getLogger()
@@ -85,6 +87,7 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "s
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         for name, value in _environment(directory, {**_ALONE, **(environment or {})}).items():
             patch.setenv(name, value)
+        patch.setattr(pynvml, "nvmlInit", _find_no_driver)
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 main(arguments)
@@ -94,6 +97,10 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "s
             root.handlers[:] = handlers
             root.setLevel(level)
     return subprocess.CompletedProcess(["gpucommons", *arguments], status, out.getvalue(), err.getvalue())
+
+
+def _find_no_driver() -> None:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
 
 def command_process(
