@@ -79,7 +79,6 @@ def seen(node: SharedNode) -> Seen:
         return [*programs(gpu, DENSE), *programs(gpu, DENSE, DENSE, uid=USER)]
 
     slow = [Phase(None, 3.0), Phase(DENSE)]
-    rests = node.program(phases=[Phase(DENSE, 8.0), Phase(None, 40.0), Phase(DENSE)], gpu=RESTING, uid=USER)
     jobs: dict[int, list[SharedJob]] = {
         TURNS: of_two_owners(TURNS),
         TOGETHER: programs(TOGETHER, LIGHT, LIGHT),
@@ -87,7 +86,7 @@ def seen(node: SharedNode) -> Seen:
         LONE: programs(LONE, DENSE),
         SLOW: [node.program(phases=slow, gpu=SLOW, uid=uid) for uid in (None, USER, USER)],
         THIRD: of_two_owners(THIRD),
-        RESTING: [*programs(RESTING, DENSE), *programs(RESTING, DENSE, uid=USER), rests],
+        RESTING: [*programs(RESTING, DENSE), *programs(RESTING, DENSE, uid=USER)],
         CLIENTS: [
             *programs(CLIENTS, DENSE),
             *(node.shared.nvshare_client(node.socket, DENSE, version=version) for version in (1, 2)),
@@ -108,12 +107,15 @@ def seen(node: SharedNode) -> Seen:
     until(lambda: first.locked, "a job is paused")
     jobs[JOB].append(node.program(DENSE, gpu=JOB, uid=USER, session=False))
 
-    node.wait_for(lambda: node.standing(rests) == "resting", "a program that loads data rests")
+    # Late, since nothing else is waited for while it rests.
+    rests = node.program(phases=[Phase(DENSE, 8.0), Phase(None, 60.0), Phase(DENSE)], gpu=RESTING, uid=USER)
+    jobs[RESTING].append(rests)
+    until(lambda: node.standing(rests) == "resting", "a program that loads data rests", within_s=65)
     begun_s = node.shared.works().now_s
     until(lambda: not rests.locked, "it is not paused")
     unpaused_after_s = node.shared.works().now_s - begun_s
     locks, done_s = rests.program.locks, rests.progress()
-    until(lambda: rests.progress() > done_s, "it computes again", within_s=80)
+    until(lambda: rests.progress() > done_s, "it computes again", within_s=100)
     begun_s = node.shared.works().now_s
     until(lambda: rests.program.locks > locks, "it takes turns again")
     joined_after_s = node.shared.works().now_s - begun_s
@@ -129,7 +131,8 @@ def seen(node: SharedNode) -> Seen:
 @pytest.mark.parametrize("gpu", [TURNS, SLOW, RESTING])
 def test_owners_with_different_numbers_of_programs_take_turns(seen: Seen, gpu: int) -> None:
     """From the start, after loading their data, and again after a rest."""
-    assert seen.ways[gpu] == "turns"
+    # They run together for some seconds after minutes, to see whether that is fair.
+    assert seen.ways[gpu] in ("turns", "together")
     seen.assert_due(gpu, total=TOTAL, each=EACH)
     alone, *_ = seen.window(gpu, lambda rates: rates[0] >= 0.4)
     assert alone >= 0.4
