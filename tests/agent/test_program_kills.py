@@ -82,9 +82,6 @@ class Killer:
         self.all_run()
 
 
-@pytest.mark.xfail(
-    reason="written for turns of any two programs: its condition for the end is out of date", strict=False
-)
 def test_every_program_runs_again() -> None:
     with shared_node() as node:
         killer = Killer(node, [node.program(MATMUL[8192], uid=uid) for uid in (20010, 20010, None)])
@@ -108,7 +105,8 @@ def test_every_program_runs_again() -> None:
 
 
 @pytest.mark.xfail(
-    reason="written for turns of any two programs: its condition for the end is out of date", strict=False
+    reason="the line of the log did not come within 40 s; whether the agent or this test is wrong is not known",
+    strict=False,
 )
 def test_a_pauser_that_is_stopped_keeps_nothing_paused_and_the_agent_says_what_it_knows() -> None:
     with shared_node() as node:
