@@ -72,7 +72,7 @@ from gpucommons.model.sharing import (
     GpuSharing,
     HistogramReading,
     LeftAlone,
-    ParkedProgram,
+    ParkedReading,
     ParkingReading,
     SharingReading,
     WaitReading,
@@ -149,7 +149,7 @@ class DemoNode:
             parking=ParkingReading(
                 idle_after_s=1800.0,
                 programs=(
-                    ParkedProgram(
+                    ParkedReading(
                         "session:99@1000",
                         "alice · lab.ipynb (pid 99)",
                         "alice",

@@ -13,7 +13,7 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, WaitCause
-from gpucommons.model.sharing import IDLE, TURN, ParkedProgram, ParkingReading
+from gpucommons.model.sharing import IDLE, TURN, ParkedReading, ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.scheduler.parking.values import RoomNeed
 from gpucommons.simulation.lab_gpus import LabGpus
@@ -87,7 +87,7 @@ def test_what_a_new_lease_does_not_use_yet_is_promised() -> None:
     given = replace(given, allocations=replace(given.allocations, allocations=(uses,)))
     assert lease_claims(given, 4, 100.0, 1000.0).promised == {"GPU-a": 55}
     assert lease_claims(given, 4, 1000.0, 1000.0).promised == {}, "it had its time to take it"
-    turn = ParkedProgram("lease:l8@1001", "a", "bob", 1001, "parked", "GPU-a", (1,), 50, 50, 0.0, TURN)
+    turn = ParkedReading("lease:l8@1001", "a", "bob", 1001, "parked", "GPU-a", (1,), 50, 50, 0.0, TURN)
     parked = replace(given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn,))))
     assert lease_claims(parked, 4, 100.0, 1000.0).promised == {"GPU-a": 5}
     other = replace(

@@ -22,7 +22,7 @@ from gpucommons.leases.policy.values import KeptRoom, SlotUse
 from gpucommons.leases.protocol import LeaseConnection, answer_of
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
-from gpucommons.model.sharing import TURN, ParkedProgram, ParkingReading
+from gpucommons.model.sharing import TURN, ParkedReading, ParkingReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import JobMappingReading
 from gpucommons.owners.holding_stage import AllocationStage
@@ -75,7 +75,7 @@ def test_memory_that_programs_are_about_to_take_back_is_not_free() -> None:
     (slot,) = (one for one in leasable_slots(readings, {}) or () if one.name == "0")
 
     def kept(stage: ParkStage, comes_after: frozenset[str] | None) -> tuple[KeptRoom, ...]:
-        program = ParkedProgram("a", "a", "bob", 1001, stage, slot.uuid, (1,), 2 * GIB, 2 * GIB, 0.0, TURN)
+        program = ParkedReading("a", "a", "bob", 1001, stage, slot.uuid, (1,), 2 * GIB, 2 * GIB, 0.0, TURN)
         program = program._replace(comes_after=comes_after)
         assert readings.sharing is not None
         sharing = replace(readings.sharing, parking=ParkingReading(programs=(program,)))

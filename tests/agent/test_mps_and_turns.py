@@ -9,7 +9,7 @@ from agent.test_enforcement import LeasedNode
 from fakes.mps import FakeMps
 from fakes.shared_gpu import MATMUL
 from gpucommons.agent.leases.facts import devices_in_turns
-from gpucommons.model.sharing import ParkedProgram, ParkingReading
+from gpucommons.model.sharing import ParkedReading, ParkingReading
 from open_folder import open_folder
 from running import command_process
 from shared_node import shared_node
@@ -57,7 +57,7 @@ def test_programs_that_rest_are_not_in_the_way_and_parked_ones_are() -> None:
     assert busy
     assert devices_in_turns(sharing) == busy
     assert devices_in_turns(None) == frozenset()
-    parked = ParkedProgram("k", "x", "alice", 1001, "parked", "GPU-p", (7,), 1, 1, 0.0, "idle")
+    parked = ParkedReading("k", "x", "alice", 1001, "parked", "GPU-p", (7,), 1, 1, 0.0, "idle")
     resting = tuple(client._replace(standing="resting") for client in sharing.clients)
     reading = replace(sharing, clients=resting, parking=ParkingReading(programs=(parked,)))
     assert devices_in_turns(reading) == {"GPU-p"}

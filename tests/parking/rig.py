@@ -36,7 +36,7 @@ class ParkingRig:
         self.cuda, self.total, self.reserve = cuda, total, reserve
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
-        self.parking = Parking(given, self.pauser, self.rooms, self._part_with, self._claims, host=host)
+        self.parking = Parking(given, self.pauser, self.rooms, self._end_turns, self._claims, host=host)
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()
@@ -53,7 +53,7 @@ class ParkingRig:
     def _claims(self) -> RoomClaims:
         return RoomClaims(self.needs)
 
-    async def _part_with(self, key: str) -> None:
+    async def _end_turns(self, key: str) -> None:
         return
 
     def read(self) -> None:

@@ -7,21 +7,21 @@ from hypothesis import given
 
 from gpucommons.model.host import GIB
 from gpucommons.scheduler.parking.turns import attained_seconds, programs_at_work
-from gpucommons.scheduler.parking.values import ParkProgram, ParkSituation, ParkStage, RoomClaims, RoomNeed
+from gpucommons.scheduler.parking.values import ParkSituation, ParkStage, PlannedProgram, RoomClaims, RoomNeed
 from parking.test_plan import situations
 
-FIRST = ParkProgram("first", ParkStage.HELD, {"a": GIB})
+FIRST = PlannedProgram("first", ParkStage.RESIDENT, {"a": GIB})
 SECOND = replace(FIRST, key="second")
 AWAY = replace(FIRST, key="away", stage=ParkStage.PARKED, wakes_since_s=1.0)
 NEED = RoomNeed(("a",), GIB, 1.0, id="need")
 
 
-def step(before: ParkSituation, *programs: ParkProgram, seconds: float = 10.0) -> dict[str, float]:
+def step(before: ParkSituation, *programs: PlannedProgram, seconds: float = 10.0) -> dict[str, float]:
     now = ParkSituation(programs, {}, None, before.claims, before.now_s + seconds)
     return dict(attained_seconds(before, now)["a"])
 
 
-def at(*programs: ParkProgram, claims: RoomClaims | None = None, **attained_s: float) -> ParkSituation:
+def at(*programs: PlannedProgram, claims: RoomClaims | None = None, **attained_s: float) -> ParkSituation:
     return ParkSituation(programs, {}, None, claims or RoomClaims(), 100.0, {"a": attained_s})
 
 
@@ -62,11 +62,11 @@ def test_invariants(before: ParkSituation, now: ParkSituation) -> None:
     for device, attained_s in attained_seconds(before, now).items():
         earlier = before.attained_s.get(device, {})
         assert {
-            program.key for program in now.programs if program.stage is ParkStage.HELD and device in program.memory
+            program.key for program in now.programs if program.stage is ParkStage.RESIDENT and device in program.memory
         } <= (attained_s.keys())
         known = attained_s.keys() & earlier.keys()
         assert all(0 <= attained_s[key] - earlier[key] <= 10 for key in known)
-        at_work = [p for p in before.programs if p.stage is ParkStage.HELD and device in p.memory and p.uses_gpu]
+        at_work = [p for p in before.programs if p.stage is ParkStage.RESIDENT and device in p.memory and p.uses_gpu]
         if at_work and {program.key for program in at_work} <= known:
             assert len(at_work) == programs_at_work(before, device)
             whole_s = sum(attained_s[program.key] - earlier[program.key] for program in at_work)

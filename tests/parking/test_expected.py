@@ -24,7 +24,7 @@ def test_a_program_that_waits_is_back_when_it_was_expected(
     world.play(already_s)
     (expected_s,) = expected_rooms(world.terms, situation(world)).values()
     third = world.programs[2]
-    while third.stage is not ParkStage.HELD:
+    while third.stage is not ParkStage.RESIDENT:
         world.step()
     assert world.now_s == pytest.approx(expected_s, abs=5)
 
@@ -40,7 +40,7 @@ def test_it_stays_right_over_many_turns(min_residence_s: float) -> None:
         for key, at_s in expected_rooms(world.terms, situation(world)).items():
             expected_s[key].append(at_s)
         for one in world.programs:
-            if one.stage is ParkStage.HELD and (times_s := expected_s[one.key]):
+            if one.stage is ParkStage.RESIDENT and (times_s := expected_s[one.key]):
                 assert times_s == [pytest.approx(world.now_s, abs=5)] * len(times_s)
                 found += len(times_s)
                 times_s.clear()
@@ -53,7 +53,7 @@ def need(id: str, number: int = 1, size: int | None = SIZE) -> RoomNeed:
 
 def settled() -> World:
     """Two programs that have been on the GPU for a minute."""
-    return World([Played(key, ParkStage.HELD, seen_since_s=-60.0) for key in ("first", "second")])
+    return World([Played(key, ParkStage.RESIDENT, seen_since_s=-60.0) for key in ("first", "second")])
 
 
 def test_nothing_is_expected_while_it_is_measured_how_programs_share_the_gpu() -> None:

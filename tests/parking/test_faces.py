@@ -12,7 +12,7 @@ from gpucommons.faces.dialects.gpucommons import sharing as metrics
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.ledger.events import DetectorState, detect_events
-from gpucommons.model.sharing import HistogramReading, ParkedProgram, ParkEvent, ParkingReading, SharingReading
+from gpucommons.model.sharing import HistogramReading, ParkedReading, ParkEvent, ParkingReading, SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import Viewer, sharing_seen_by
 from parsing import parsed
@@ -21,7 +21,7 @@ GIB = 1 << 30
 BEFORE = replace(DemoNode().sharing(3.0), parking=None)
 UUID = BEFORE.gpus[0].uuid
 NAME = "alice · lab.ipynb (pid 4711)"
-PARKED = ParkedProgram(
+PARKED = ParkedReading(
     "session:8@1000", NAME, "alice", 1000, "parked", UUID, (4711,), 40 * GIB, 40 * GIB, 100.0, "idle"
 )
 MOVING = PARKED._replace(

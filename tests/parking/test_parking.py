@@ -13,10 +13,10 @@ import pytest
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import ParkedProgram
+from gpucommons.model.sharing import ParkedReading
 from gpucommons.pauser.backend import State
 from gpucommons.scheduler.parking.host import ThisHost
-from gpucommons.scheduler.parking.programs import HeldPrograms
+from gpucommons.scheduler.parking.programs import ResidentPrograms
 from gpucommons.scheduler.parking.values import RoomNeed
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
 from parking.rig import GPU, ParkingRig
@@ -272,7 +272,7 @@ def test_a_restore_waits_for_room_and_the_longest_waiter_is_first(cuda: FakeCuda
     rig.run(body)
 
 
-def _row(rig: ParkingRig, program: FakeProgram) -> ParkedProgram:
+def _row(rig: ParkingRig, program: FakeProgram) -> ParkedReading:
     return next(one for one in rig.parking.reading().programs if program.pid in one.pids)
 
 
@@ -360,7 +360,7 @@ def _all_back(rig: ParkingRig) -> bool:
 
 def test_an_order_is_for_the_processes_that_it_named() -> None:
     """A program of the same job, or with the same pid, that begins after them is not parked for it."""
-    held = HeldPrograms(0.0, movable=True)
+    held = ResidentPrograms(0.0, movable=True)
     first, second = (
         Program("session:10@0", (GpuUser(10, ProcessKey(10, ticks), "session:10@0", ()),)) for ticks in (1, 2)
     )

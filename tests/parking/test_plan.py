@@ -9,11 +9,11 @@ from gpucommons.model.host import GIB, HostMemory
 from gpucommons.scheduler.parking.plan import plan
 from gpucommons.scheduler.parking.values import (
     DeviceRoom,
-    ParkProgram,
     ParkRefusal,
     ParkSituation,
     ParkStage,
     ParkTerms,
+    PlannedProgram,
     RoomClaims,
     RoomNeed,
     WhyNot,
@@ -21,11 +21,11 @@ from gpucommons.scheduler.parking.values import (
 
 TERMS = ParkTerms(idle_after_s=60.0, min_residence_s=120.0)
 HOST = HostMemory(128 * GIB, 100 * GIB)
-IDLE = ParkProgram("notebook", ParkStage.HELD, {"a": 40 * GIB}, settled_s=-1.0, idle_s=3600.0)
-PARKED = ParkProgram("parked", ParkStage.PARKED, {"a": 20 * GIB}, settled_s=-1.0, wakes_since_s=5.0)
+IDLE = PlannedProgram("notebook", ParkStage.RESIDENT, {"a": 40 * GIB}, settled_s=-1.0, idle_s=3600.0)
+PARKED = PlannedProgram("parked", ParkStage.PARKED, {"a": 20 * GIB}, settled_s=-1.0, wakes_since_s=5.0)
 
 
-def situation(*programs: ParkProgram, free: int = GIB, **more: object) -> ParkSituation:
+def situation(*programs: PlannedProgram, free: int = GIB, **more: object) -> ParkSituation:
     given = ParkSituation(programs, {"a": DeviceRoom(free, 9.0)}, HOST, now_s=10.0)
     return replace(given, **more)  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def test_a_lease_gets_a_gpu_that_idle_programs_alone_are_on() -> None:
     need = RoomNeed(("a", "b"), None, 1.0)
     other = replace(IDLE, key="busy", idle_s=0.0)
     assert plan(TERMS, situation(IDLE, claims=RoomClaims((need,)))).park == (), "b is empty"
-    on_b = ParkProgram("on-b", ParkStage.HELD, {"b": GIB}, settled_s=-1.0)
+    on_b = PlannedProgram("on-b", ParkStage.RESIDENT, {"b": GIB}, settled_s=-1.0)
     assert plan(TERMS, situation(IDLE, on_b, claims=RoomClaims((need,)))).park == ("notebook",)
     assert plan(TERMS, situation(IDLE, on_b, other, claims=RoomClaims((need,)))).park == ()
     assert plan(TERMS, situation(IDLE, replace(on_b, idle_s=61.0), claims=RoomClaims((need,)))).park == ("on-b",), (
@@ -110,7 +110,7 @@ def test_a_program_comes_back_only_where_there_is_room_and_a_reserve() -> None:
         {"parked": "it needs 20.0 GiB and a reserve of 1.0 GiB, 21.0 GiB is free"},
     )
     assert plan(TERMS, situation(PARKED, rooms={})).wake == ()
-    moved = ParkProgram("woken", ParkStage.HELD, {"a": GIB}, settled_s=9.0)
+    moved = PlannedProgram("woken", ParkStage.RESIDENT, {"a": GIB}, settled_s=9.0)
     assert plan(TERMS, situation(PARKED, moved, free=99 * GIB)).wake == (), "read before the last move ended"
 
 
@@ -239,7 +239,7 @@ sizes = st.integers(0, 60).map(lambda gib: gib * GIB)
 times = st.floats(0.0, 300.0)
 refusals = st.just(ParkRefusal(WhyNot.MANAGED_MEMORY, "managed memory"))
 programs = st.builds(
-    ParkProgram,
+    PlannedProgram,
     key=st.just(""),
     stage=st.sampled_from(ParkStage),
     memory=st.dictionaries(st.sampled_from(DEVICES), sizes, min_size=1),
@@ -307,7 +307,7 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
     moving = [program for program in at.programs if program.stage is ParkStage.PARKING]
     assert len(found.park) + len(moving) <= 1 or not found.park
     for program in (by_key[key] for key in found.park):
-        assert program.stage is ParkStage.HELD
+        assert program.stage is ParkStage.RESIDENT
         assert program.obstacle is None, "never park what cannot come back"
         assert at.host is not None
         reserve = max(4 * GIB, at.host.total_bytes * given_terms.host_reserve_percent / 100)

@@ -8,10 +8,10 @@ from gpucommons.scheduler.parking.plan import plan
 from gpucommons.scheduler.parking.turns import IN_BYTES_S, OUT_BYTES_S, attained_seconds
 from gpucommons.scheduler.parking.values import (
     DeviceRoom,
-    ParkProgram,
     ParkSituation,
     ParkStage,
     ParkTerms,
+    PlannedProgram,
     RoomClaims,
     RoomNeed,
 )
@@ -37,8 +37,8 @@ class Played:
     size: int = SIZE
     made_for: str = ""
 
-    def planned(self, in_turns: bool, was_in_turns: bool) -> ParkProgram:
-        return ParkProgram(
+    def planned(self, in_turns: bool, was_in_turns: bool) -> PlannedProgram:
+        return PlannedProgram(
             self.key,
             self.stage,
             {GPU: self.size},
@@ -90,7 +90,7 @@ class World:
             if one.key in found.park or one.key in found.wake:
                 one.stage = ParkStage.PARKING if one.key in found.park else ParkStage.WAKING
                 one.settled_s, one.made_for = self.now_s, found.made_for.get(one.key, "")
-        held = [one for one in self.programs if one.stage is ParkStage.HELD]
+        held = [one for one in self.programs if one.stage is ParkStage.RESIDENT]
         for one in held:
             one.resident_s += 1
             one.worked_s += 1 / len(held)
@@ -101,12 +101,12 @@ class World:
 
     @property
     def _in_host(self) -> int:
-        return sum(one.size for one in self.programs if one.stage is not ParkStage.HELD)
+        return sum(one.size for one in self.programs if one.stage is not ParkStage.RESIDENT)
 
     def situation(self) -> ParkSituation:
         room = DeviceRoom(TOTAL - self._on_gpu, self.now_s)
         host = HostMemory(self.host_bytes, self.host_bytes - 8 * GIB - self._in_host)
-        several = sum(one.stage is ParkStage.HELD for one in self.programs) > 1
+        several = sum(one.stage is ParkStage.RESIDENT for one in self.programs) > 1
         programs = tuple(one.planned(self.in_turns and several, self.in_turns) for one in self.programs)
         found = ParkSituation(programs, {GPU: room}, host, RoomClaims(tuple(self.requests)), self.now_s)
         return replace(found, attained_s=attained_seconds(self.before, found))
@@ -117,7 +117,7 @@ class World:
             size = request.bytes or 0
             kept = sum(one.size for one in self.programs if request.id not in self.claims.get(one.key, {request.id}))
             if self._on_gpu + kept + size + self.terms.gpu_reserve_bytes <= TOTAL:
-                self.programs.append(Played(request.id, ParkStage.HELD, seen_since_s=self.now_s, size=size))
+                self.programs.append(Played(request.id, ParkStage.RESIDENT, seen_since_s=self.now_s, size=size))
                 self.requests.remove(request)
                 return
 
@@ -127,10 +127,10 @@ class World:
         if one.stage is ParkStage.PARKING and passed_s >= one.size / OUT_BYTES_S:
             one.stage, one.settled_s, one.wakes_since_s = ParkStage.PARKED, self.now_s - 0.5, self.now_s
         elif one.stage is ParkStage.WAKING and passed_s >= one.size / IN_BYTES_S:
-            one.stage, one.settled_s, one.wakes_since_s = ParkStage.HELD, self.now_s - 0.5, None
+            one.stage, one.settled_s, one.wakes_since_s = ParkStage.RESIDENT, self.now_s - 0.5, None
             one.resident_since_s = self.now_s
 
 
 def several(number: int = 3, on_gpu: int = 2) -> list[Played]:
-    held = [Played(f"on-{n}", ParkStage.HELD) for n in range(on_gpu)]
+    held = [Played(f"on-{n}", ParkStage.RESIDENT) for n in range(on_gpu)]
     return held + [Played(f"waits-{n}", ParkStage.PARKED, wakes_since_s=1.0) for n in range(number - on_gpu)]

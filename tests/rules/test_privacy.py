@@ -30,7 +30,7 @@ from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
     LeftAlone,
-    ParkedProgram,
+    ParkedReading,
     ParkingReading,
     SharingReading,
     Turn,
@@ -122,7 +122,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds pauser"
     ),
     ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals expected_rooms",
-    ParkedProgram: (
+    ParkedReading: (
         "key name user uid stage gpu_uuid pids gpu_bytes host_bytes since_wall_s cause waits rate_bytes_s remaining_s "
         "comes_after ancestors"
     ),

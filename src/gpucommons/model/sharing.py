@@ -38,14 +38,14 @@ class Histogram:
 
 # Parked programs at an instant: those whose GPU memory is in host memory, or on its way there or back.
 
-# The causes of parking: see ParkedProgram.
+# The causes of parking: see ParkedReading.
 IDLE: Final = "idle"
 ASKED: Final = "asked"
 TURN: Final = "turn"
 EARLIER_AGENT: Final = "left by an earlier agent"
 
 
-class ParkedProgram(NamedTuple):
+class ParkedReading(NamedTuple):
     """`stage` is parking, parked, waking or stranded; `since_wall_s` is when the program was last on the GPU.
 
     `gpu_bytes` is what it held there, `host_bytes` the part of it that is in host memory. `cause` is why it was parked:
@@ -102,7 +102,7 @@ class ParkingReading:
     idle_after_s: float = 0.0
     eager: bool = False
     unavailable: str = ""
-    programs: tuple[ParkedProgram, ...] = ()
+    programs: tuple[ParkedReading, ...] = ()
     events: tuple[ParkEvent, ...] = ()
     parks: int = 0
     wakes: int = 0

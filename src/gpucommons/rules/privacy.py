@@ -23,7 +23,7 @@ from gpucommons.model.process_identity import CommandLineReading, ProcessKey, Pr
 from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
-    ParkedProgram,
+    ParkedReading,
     ParkingReading,
     SharingReading,
     Timeline,
@@ -188,7 +188,7 @@ def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
     )
 
 
-def _parked(one: ParkedProgram, viewer: Viewer) -> ParkedProgram:
+def _parked(one: ParkedReading, viewer: Viewer) -> ParkedReading:
     if viewer.uid is not None and one.uid == viewer.uid:
         return one
     name = pseudonym(one.key)

@@ -28,7 +28,7 @@ from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
     LeftAlone,
-    ParkedProgram,
+    ParkedReading,
     ParkEvent,
     ParkingReading,
     SharingReading,
@@ -41,7 +41,7 @@ from gpucommons.rules.wait_reasons import gain_sentence, sharing_sentence, wait_
 
 # Parked programs, part of the document of turns: what is parked, since when, how much host memory it takes. Pure.
 
-_PROGRAM = Record[ParkedProgram](
+_PROGRAM = Record[ParkedReading](
     name=(TEXT, lambda one: one.name),
     user=(TEXT, lambda one: one.user),
     uid=(INTEGER_OR_NULL, lambda one: one.uid),

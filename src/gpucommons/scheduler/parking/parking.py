@@ -20,10 +20,24 @@ from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu, after_look
-from gpucommons.scheduler.parking.moves import ProgramMover
+from gpucommons.scheduler.parking.moves import (
+    EndTurns,
+    ParkLog,
+    ProgramMover,
+    ProgramMoves,
+    RecordSync,
+    RoomReader,
+    Rooms,
+)
 from gpucommons.scheduler.parking.plan import expected_rooms, plan
-from gpucommons.scheduler.parking.programs import NEVER_S, HeldProgram, HeldPrograms, Lot, Spot, spot_of
-from gpucommons.scheduler.parking.transfers import ParkLog, PartWith, ProgramTransfers, RecordSync, RoomReader, Rooms
+from gpucommons.scheduler.parking.programs import (
+    NEVER_S,
+    ParkedProgram,
+    ParkedPrograms,
+    ResidentProgram,
+    ResidentPrograms,
+    parked_of,
+)
 from gpucommons.scheduler.parking.turns import attained_seconds
 from gpucommons.scheduler.parking.values import (
     DeviceRoom,
@@ -57,34 +71,39 @@ class ParkOrders:
     """`on_order` is called after each order, so that it is planned at once."""
 
     def __init__(
-        self, held: HeldPrograms, lot: Lot, park_log: ParkLog, pauser: Pauser, on_order: Callable[[], None]
+        self,
+        resident: ResidentPrograms,
+        parked: ParkedPrograms,
+        park_log: ParkLog,
+        pauser: Pauser,
+        on_order: Callable[[], None],
     ) -> None:
-        self._held = held
-        self._lot = lot
+        self._resident = resident
+        self._parked = parked
         self._log = park_log
         self._pauser = pauser
         self._on_order = on_order
 
     def park(self, target: str, uid: int | None) -> ParkOrder:
         """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
-        found = [held for held in self._held if target in held.names]
-        return self._ask(_of_user(target, uid, [(held.program.uid, held) for held in found]))
+        found = [resident for resident in self._resident if target in resident.names]
+        return self._ask(_of_user(target, uid, [(resident.program.uid, resident) for resident in found]))
 
     def park_processes(self, pids: AbstractSet[int]) -> ParkOrder:
         """The programs of these processes, for the agent itself. Nothing is reached if none of them is a program."""
-        return self._ask([held for held in self._held if not pids.isdisjoint(held.pids)])
+        return self._ask([resident for resident in self._resident if not pids.isdisjoint(resident.pids)])
 
-    def _ask(self, allowed: Sequence[HeldProgram]) -> ParkOrder:
+    def _ask(self, allowed: Sequence[ResidentProgram]) -> ParkOrder:
         refused = []
-        for held in allowed:
-            self._held.try_again(held.program)
-            refusal = self._held.obstacle(held, self._lot.keys, monotonic()) or self._unavailable()
+        for resident in allowed:
+            self._resident.try_again(resident.program)
+            refusal = self._resident.obstacle(resident, self._parked.keys, monotonic()) or self._unavailable()
             if refusal is not None:
-                self._log.refused_program(held.program, refusal)
-                refused.append(f"{held.program.display_name}: {refusal.sentence}")
+                self._log.refused_program(resident.program, refusal)
+                refused.append(f"{resident.program.display_name}: {refusal.sentence}")
             else:
-                held.asked = True
-        reached = [held.program for held in allowed if held.asked]
+                resident.asked = True
+        reached = [resident.program for resident in allowed if resident.asked]
         self._on_order()
         return ParkOrder(tuple(p.key for p in reached), tuple(p.display_name for p in reached), tuple(refused))
 
@@ -94,18 +113,18 @@ class ParkOrders:
 
     def wake(self, target: str, uid: int | None) -> ParkOrder:
         """As `park`."""
-        found = [spot for spot in self._lot if target in spot.names]
-        allowed = _of_user(target, uid, [(spot.uid, spot) for spot in found])
+        found = [program for program in self._parked if target in program.names]
+        allowed = _of_user(target, uid, [(program.uid, program) for program in found])
         refused, reached = [], []
-        for spot in allowed:
-            if spot.stage is ParkStage.STRANDED:
-                refused.append(f"{spot.name}: the driver could not restore it; end the process")
-            elif stopped := spot.why_stopped():
-                refused.append(f"{spot.name}: {stopped}; continue it first")
+        for program in allowed:
+            if program.stage is ParkStage.STRANDED:
+                refused.append(f"{program.name}: the driver could not restore it; end the process")
+            elif stopped := program.why_stopped():
+                refused.append(f"{program.name}: {stopped}; continue it first")
             else:
-                spot.retry_s = 0.0
-                spot.go_on(monotonic())
-                reached.append(spot)
+                program.retry_s = 0.0
+                program.go_on(monotonic())
+                reached.append(program)
         self._on_order()
         return ParkOrder(tuple(s.key for s in reached), tuple(s.name for s in reached), tuple(refused))
 
@@ -135,9 +154,9 @@ class _Look(NamedTuple):
 class ParkLooks:
     """`parks_idle`: programs are parked when they are idle, so that those on the GPU are looked at as well."""
 
-    def __init__(self, held: HeldPrograms, lot: Lot, host: ParkHost, parks_idle: bool) -> None:
-        self._held = held
-        self._lot = lot
+    def __init__(self, resident: ResidentPrograms, parked: ParkedPrograms, host: ParkHost, parks_idle: bool) -> None:
+        self._resident = resident
+        self._parked = parked
         self._host = host
         self._parks_idle = parks_idle
         self._looked_s = 0.0
@@ -147,46 +166,48 @@ class ParkLooks:
 
         A program may have hundreds of threads: they are read in another thread, so that no hand-off waits.
         """
-        parked = [spot for spot in self._lot if spot.stage is ParkStage.PARKED and spot.wakes_since_s is None]
+        parked = [
+            program for program in self._parked if program.stage is ParkStage.PARKED and program.wakes_since_s is None
+        ]
         idle = self._idle(monotonic())
         if not parked and not idle:
             return
-        pids = {spot.key: spot.pids for spot in parked} | {held.key: held.pids for held in idle}
+        pids = {program.key: program.pids for program in parked} | {resident.key: resident.pids for resident in idle}
         looks = await asyncio.to_thread(self._looks, pids)
         now = monotonic()
-        for spot in parked:
-            if spot.stage is ParkStage.PARKED and self._lot.get(spot.key) is spot:
-                look = looks[spot.key]
-                spot.cpu, goes_on = after_look(spot.cpu, look.cpu_s, now)
-                if goes_on or _went_on(spot, look):
-                    spot.go_on(now)
+        for program in parked:
+            if program.stage is ParkStage.PARKED and self._parked.get(program.key) is program:
+                look = looks[program.key]
+                program.cpu, goes_on = after_look(program.cpu, look.cpu_s, now)
+                if goes_on or _went_on(program, look):
+                    program.go_on(now)
         for before in idle:
             # A reading that came meanwhile may have shown it active, or that it has ended.
-            held = self._held.get(before.key)
-            if held is not None and held.idleness.gpu_s is not None:
-                look = looks[held.key]
-                held.look(look.cpu_s, look.place, now)
+            resident = self._resident.get(before.key)
+            if resident is not None and resident.idleness.gpu_s is not None:
+                look = looks[resident.key]
+                resident.look(look.cpu_s, look.place, now)
 
-    def _idle(self, now_s: float) -> Sequence[HeldProgram]:
+    def _idle(self, now_s: float) -> Sequence[ResidentProgram]:
         if not self._parks_idle or now_s - self._looked_s < _CANDIDATE_LOOK_S:
             return ()
         self._looked_s = now_s
-        return [held for held in self._held if held.may_be_idle]
+        return [resident for resident in self._resident if resident.may_be_idle]
 
     def _looks(self, pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
         host = self._host
         return {key: _Look(host.cpu_seconds(several), host.waits_in(several)) for key, several in pids.items()}
 
 
-def _went_on(spot: Spot, look: _Look) -> bool:
+def _went_on(program: ParkedProgram, look: _Look) -> bool:
     """Whether it sleeps elsewhere than while it was idle, at two looks in a row: inside a CUDA call.
 
     This also shows a cell that was run while the memory moved, and one that uses hardly any CPU time.
     """
-    if spot.waited_in is None or look.place is None:
+    if program.waited_in is None or look.place is None:
         return False
-    spot.looks_elsewhere = spot.looks_elsewhere + 1 if look.place != spot.waited_in else 0
-    return spot.looks_elsewhere >= _LOOKS_ELSEWHERE
+    program.looks_elsewhere = program.looks_elsewhere + 1 if look.place != program.waited_in else 0
+    return program.looks_elsewhere >= _LOOKS_ELSEWHERE
 
 
 log = logging.getLogger(__name__)
@@ -210,7 +231,7 @@ class Parking:
         settings: ParkingSettings,
         pauser: Pauser,
         rooms: RoomReader,
-        end_turns: PartWith,
+        end_turns: EndTurns,
         claims: Claims,
         backend: str = "cuda",
         host: ParkHost = THIS_HOST,
@@ -227,17 +248,17 @@ class Parking:
         self._claims = claims
         self._host = host
         self._wake_up = asyncio.Event()
-        self._held = HeldPrograms(settings.idle_after_s, backend == "cuda", host, settings.oversubscribe)
-        self._lot = Lot(host)
+        self._resident = ResidentPrograms(settings.idle_after_s, backend == "cuda", host, settings.oversubscribe)
+        self._parked = ParkedPrograms(host)
         self._rooms = Rooms(rooms)
-        self._looks = ParkLooks(self._held, self._lot, host, parks_idle=settings.idle_after_s > 0)
-        self._record = RecordSync(pauser, self._lot)
+        self._looks = ParkLooks(self._resident, self._parked, host, parks_idle=settings.idle_after_s > 0)
+        self._record = RecordSync(pauser, self._parked)
         self.log = ParkLog()
-        self.orders = ParkOrders(self._held, self._lot, self.log, pauser, on_order=self._wake_up.set)
-        self._transfers = ProgramTransfers(
+        self.orders = ParkOrders(self._resident, self._parked, self.log, pauser, on_order=self._wake_up.set)
+        self._moves = ProgramMoves(
             ProgramMover(pauser),
-            self._held,
-            self._lot,
+            self._resident,
+            self._parked,
             self._rooms,
             self.log,
             host,
@@ -257,14 +278,14 @@ class Parking:
     async def stop(self) -> None:
         """Waits for a move under way, up to a limit. What is parked stays in the record for the next start."""
         self._stopping = True
-        if self._transfers.under_way and self._pauser.has_record:
-            log.info("parking: waiting for %d moves of GPU memory", self._transfers.under_way)
-            await self._transfers.wait(_STOP_WITHIN_S)
+        if self._moves.under_way and self._pauser.has_record:
+            log.info("parking: waiting for %d moves of GPU memory", self._moves.under_way)
+            await self._moves.wait(_STOP_WITHIN_S)
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
-        left = sum(spot.stage is not ParkStage.STRANDED for spot in self._lot)
+        left = sum(program.stage is not ParkStage.STRANDED for program in self._parked)
         if left and self._pauser.has_record:
             log.warning("parking: %d programs stay parked until the next start; or run: gpucommons resume --all", left)
 
@@ -272,7 +293,7 @@ class Parking:
 
     def without_parked(self, reading: ProgramReading) -> ProgramReading:
         """The reading without the processes that are parked or on their way: they take no turns."""
-        return self._lot.without_parked(reading)
+        return self._parked.without_parked(reading)
 
     def see(
         self,
@@ -283,7 +304,7 @@ class Parking:
         as_of_s: float,
     ) -> None:
         """One reading: programs that take part and that do not, the keys of those that are paused, or take turns."""
-        self._held.see(programs, exempt, paused, in_turns, self._lot.processes, as_of_s)
+        self._resident.see(programs, exempt, paused, in_turns, self._parked.processes, as_of_s)
 
     # Output
 
@@ -293,7 +314,7 @@ class Parking:
             self._terms.idle_after_s,
             self._terms.eager,
             self._pauser.reason,
-            tuple(spot.reading(now) for spot in self._lot),
+            tuple(program.reading(now) for program in self._parked),
             tuple(self.log.events),
             self.log.parks,
             self.log.wakes,
@@ -320,7 +341,7 @@ class Parking:
             return
         if self._record.is_due:
             await self._record.sync()
-        self._lot.forget_ended()
+        self._parked.forget_ended()
         await self._looks.look()
         if not self._has_work():
             self._expected_s, self._before = {}, None
@@ -335,49 +356,51 @@ class Parking:
         self._expect(expected_rooms(self._terms, situation))
 
     def _has_work(self) -> bool:
-        if any(held.asked for held in self._held) or any(spot.wakes_since_s is not None for spot in self._lot):
+        if any(resident.asked for resident in self._resident) or any(
+            program.wakes_since_s is not None for program in self._parked
+        ):
             return True
         now = monotonic()
-        idle = any(self._held.is_idle(held, now) for held in self._held)
+        idle = any(self._resident.is_idle(resident, now) for resident in self._resident)
         return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._claims().needs))
 
     def _devices(self) -> AbstractSet[str]:
-        return self._lot.devices | {device for held in self._held for device in held.program.devices}
+        return self._parked.devices | {device for resident in self._resident for device in resident.program.devices}
 
     def _situation(self, rooms: Mapping[str, DeviceRoom], claims: RoomClaims) -> ParkSituation:
         now = monotonic()
-        held = self._held.planned(self._lot.keys, now)
-        spots = [spot.planned(now) for spot in self._lot]
-        found = ParkSituation((*held, *spots), rooms, self._host.host_memory(), claims, now)
+        resident = self._resident.planned(self._parked.keys, now)
+        parked = [program.planned(now) for program in self._parked]
+        found = ParkSituation((*resident, *parked), rooms, self._host.host_memory(), claims, now)
         return replace(found, attained_s=attained_seconds(self._before, found))
 
     def _carry_out(self, found: ParkPlan) -> None:
         for key, refusal in found.refused.items():
-            refused = self._held[key]
+            refused = self._resident[key]
             refused.asked = False
             self.log.refused_program(refused.program, refusal)
         for key, sentence in found.waits.items():
-            self._lot[key].waits = sentence
-        for spot in self._lot:
-            if spot.stage is not ParkStage.WAKING:
-                spot.comes_after = found.claims.get(spot.key)
+            self._parked[key].waits = sentence
+        for program in self._parked:
+            if program.stage is not ParkStage.WAKING:
+                program.comes_after = found.claims.get(program.key)
         for key in found.wake:
-            self._transfers.wake(self._lot[key])
+            self._moves.wake(self._parked[key])
         for key in found.park:
-            self._transfers.park(self._spot_for(self._held.pop(key), found.made_for.get(key, "")))
+            self._moves.park(self._begin_parking(self._resident.pop(key), found.made_for.get(key, "")))
 
     def _expect(self, rooms_s: Mapping[str, float]) -> None:
-        for spot in self._lot:
-            if spot.stage is ParkStage.PARKED:
-                spot.expected_s = rooms_s.get(spot.key)
-        self._expected_s = {id: at_s for id, at_s in rooms_s.items() if id not in self._lot.keys}
+        for program in self._parked:
+            if program.stage is ParkStage.PARKED:
+                program.expected_s = rooms_s.get(program.key)
+        self._expected_s = {id: at_s for id, at_s in rooms_s.items() if id not in self._parked.keys}
 
-    def _spot_for(self, parting: HeldProgram, made_for: str) -> Spot:
-        is_idle = self._held.is_idle(parting, monotonic())
+    def _begin_parking(self, parting: ResidentProgram, made_for: str) -> ParkedProgram:
+        is_idle = self._resident.is_idle(parting, monotonic())
         cause = ASKED if parting.asked else IDLE if is_idle else TURN
         # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
         cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == IDLE else None)
-        spot = spot_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
-        spot.waited_in = parting.waits_in if cause == IDLE else None
-        spot.made_for = made_for
-        return spot
+        program = parked_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
+        program.waited_in = parting.waits_in if cause == IDLE else None
+        program.made_for = made_for
+        return program

@@ -31,11 +31,11 @@ from gpucommons.scheduler.parking.turns import (
 )
 from gpucommons.scheduler.parking.values import (
     ParkPlan,
-    ParkProgram,
     ParkRefusal,
     ParkSituation,
     ParkStage,
     ParkTerms,
+    PlannedProgram,
     RoomNeed,
     WhyNot,
 )
@@ -43,7 +43,7 @@ from gpucommons.scheduler.parking.values import (
 # Why a program cannot be parked. Pure.
 
 
-def refusal_of(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> ParkRefusal | None:
+def refusal_of(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> ParkRefusal | None:
     """Why this program cannot be parked now; None where it can."""
     if program.obstacle is not None:
         return program.obstacle
@@ -71,7 +71,7 @@ def refusal_of(terms: ParkTerms, situation: ParkSituation, program: ParkProgram)
     return None
 
 
-def _would_fit(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, device: str) -> bool:
+def _would_fit(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, device: str) -> bool:
     """Whether it fits again with the reserve, once all others have left; also where that is not known."""
     room = situation.rooms.get(device)
     if room is None:
@@ -91,7 +91,7 @@ def gib_text(amount: int) -> str:
 _YIELDS_S: Final = 30.0
 
 
-def waiters(situation: ParkSituation) -> list[ParkProgram]:
+def waiters(situation: ParkSituation) -> list[PlannedProgram]:
     """Those that wait to be brought back, the longest first."""
     found = [
         (program.wakes_since_s, program.key, program)
@@ -110,12 +110,12 @@ def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> Iterator
     yield from sorted(situation.claims.needs, key=lambda need: need.since_s)
 
 
-def needs_before(situation: ParkSituation, program: ParkProgram) -> list[RoomNeed]:
+def needs_before(situation: ParkSituation, program: PlannedProgram) -> list[RoomNeed]:
     """Those that come before a program that waits: the one for which it made room, unless its user goes on."""
     return made_room_for(situation, program) if program.for_turn else []
 
 
-def made_room_for(situation: ParkSituation, program: ParkProgram) -> list[RoomNeed]:
+def made_room_for(situation: ParkSituation, program: PlannedProgram) -> list[RoomNeed]:
     """The need for which the program made room, as long as that waits; it has some time to take the room."""
     makers = [one for one in situation.programs if one.made_for == program.made_for != ""]
     moving = any(one.stage is ParkStage.PARKING for one in makers)
@@ -134,13 +134,13 @@ def is_parked(situation: ParkSituation, need: RoomNeed) -> bool:
 
 
 def room_for(
-    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, others: list[ParkProgram], host_bytes: int
-) -> Iterator[ParkProgram]:
+    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, others: list[PlannedProgram], host_bytes: int
+) -> Iterator[PlannedProgram]:
     """What has to be parked for one need: on the devices where the least has to be moved; nothing if it cannot help.
 
     `others` may be parked, in this order, and host memory has so much room for them.
     """
-    options: list[tuple[int, str, list[ParkProgram]]] = []
+    options: list[tuple[int, str, list[PlannedProgram]]] = []
     for device in need.devices:
         if need.bytes is None:
             found = _to_empty(situation, device, others)
@@ -157,14 +157,14 @@ def room_for(
 
 
 def _to_free(
-    terms: ParkTerms, situation: ParkSituation, device: str, needed: int, others: list[ParkProgram], host_bytes: int
-) -> list[ParkProgram] | None:
+    terms: ParkTerms, situation: ParkSituation, device: str, needed: int, others: list[PlannedProgram], host_bytes: int
+) -> list[PlannedProgram] | None:
     """None where it cannot be done or is not known."""
     room = situation.fresh_room(device)
     if room is None:
         return None
     missing = needed + terms.gpu_reserve_bytes - room.free_bytes
-    found: list[ParkProgram] = []
+    found: list[PlannedProgram] = []
     for program in others:
         if missing > 0 and device in program.memory and program.bytes <= host_bytes:
             found.append(program)
@@ -178,16 +178,16 @@ def _to_free(
     return found if missing <= 0 else None
 
 
-def _to_empty(situation: ParkSituation, device: str, others: list[ParkProgram]) -> list[ParkProgram] | None:
+def _to_empty(situation: ParkSituation, device: str, others: list[PlannedProgram]) -> list[PlannedProgram] | None:
     """None where a program that cannot be parked is on the device, or one is being brought back."""
-    staying = {ParkStage.HELD, ParkStage.WAKING}
+    staying = {ParkStage.RESIDENT, ParkStage.WAKING}
     there = [program for program in situation.programs if device in program.memory and program.stage in staying]
     return there if all(program in others for program in there) else None
 
 
 def room_in_turn(
-    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, idle: list[ParkProgram], served: list[ParkProgram]
-) -> list[ParkProgram]:
+    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, idle: list[PlannedProgram], served: list[PlannedProgram]
+) -> list[PlannedProgram]:
     """What makes room for one need, so that all that are parked then can still come back in turns.
 
     A lease has to wait where that is not possible. For a program that waits, the first choice is taken then: it waits
@@ -205,14 +205,14 @@ def room_in_turn(
 
 
 def can_take_turns_after(
-    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, leaving: list[ParkProgram], device: str
+    terms: ParkTerms, situation: ParkSituation, need: RoomNeed, leaving: list[PlannedProgram], device: str
 ) -> bool:
     """Whether all that are parked can come back in turns, once these have left for the one that waits."""
     room = situation.fresh_room(device)
     there = [program for program in situation.programs if device in program.memory and program.key != need.id]
     parked = [program.bytes for program in there if program in leaving or program.stage is ParkStage.PARKED]
     staying = [
-        one.bytes for one in there if one.stage is ParkStage.HELD and one not in leaving and one.obstacle is None
+        one.bytes for one in there if one.stage is ParkStage.RESIDENT and one not in leaving and one.obstacle is None
     ]
     needed = need.bytes or 0
     left = sum(program.bytes for program in leaving)
@@ -222,7 +222,7 @@ def can_take_turns_after(
     return can_change_places(parked, [*staying, needed], free, host)
 
 
-def can_take_turns(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> bool:
+def can_take_turns(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> bool:
     """Whether the program may make room for the one that waits, and could come back in its place."""
     refusal = refusal_of(terms, situation, program)
     return refusal is None and program.bytes <= _turn_budget(terms, situation, need)
@@ -233,14 +233,14 @@ def _turn_budget(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> 
     return situation.host_budget(terms) - (0 if is_parked(situation, need) else need.bytes or 0)
 
 
-def can_have_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:
+def can_have_room(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
     """Whether others could make room for it now, if they had had their turns; or are about to."""
     if any(
         one.stage is ParkStage.PARKING and not one.memory.keys().isdisjoint(program.memory)
         for one in situation.programs
     ):
         return True
-    others = [one for one in situation.held if refusal_of(terms, situation, one) is None]
+    others = [one for one in situation.resident if refusal_of(terms, situation, one) is None]
     host = situation.host_budget(terms)
     return all(
         _to_free(terms, situation, device, needed, others, host) is not None
@@ -273,7 +273,7 @@ def kept_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, froze
     return found
 
 
-def _harmless(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> Iterator[str]:
+def _harmless(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> Iterator[str]:
     for need in situation.claims.needs:
         if need.bytes is not None and all(
             can_take_turns_after(terms, situation, need, [], device)
@@ -283,7 +283,7 @@ def _harmless(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) 
             yield need.id
 
 
-def _fits(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:
+def _fits(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
     rooms = {device: situation.fresh_room(device) for device in program.memory}
     return all(
         room is None or room.free_bytes >= program.memory[device] + terms.gpu_reserve_bytes
@@ -295,7 +295,7 @@ def plan(terms: ParkTerms, situation: ParkSituation) -> ParkPlan:
     wake, waits = _wakes(terms, situation)
     refused = {
         program.key: refusal
-        for program in situation.held
+        for program in situation.resident
         if program.asked and (refusal := refusal_of(terms, situation, program)) is not None
     }
     parks = dict(_parks(terms, situation, wake))
@@ -322,7 +322,7 @@ def _wakes(terms: ParkTerms, situation: ParkSituation) -> tuple[tuple[str, ...],
     return tuple(wake), waits
 
 
-def _no_room(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> str | None:
+def _no_room(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> str | None:
     for device, needed in program.memory.items():
         room = situation.fresh_room(device)
         if room is None:
@@ -342,17 +342,17 @@ def _parks(terms: ParkTerms, situation: ParkSituation, waking: Iterable[str]) ->
     """The program that is parked now, and the need for which it is."""
     if any(program.stage is ParkStage.PARKING for program in situation.programs):
         return
-    asked = [(program, "") for program in situation.held if program.asked]
+    asked = [(program, "") for program in situation.resident if program.asked]
     for program, need in (*asked, *_chosen(terms, situation, frozenset(waking))):
         if refusal_of(terms, situation, program) is None:
             yield program.key, need
             return
 
 
-def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) -> Iterator[tuple[ParkProgram, str]]:
+def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) -> Iterator[tuple[PlannedProgram, str]]:
     """Programs to be parked, the first first, each with the need for which it makes room."""
     idle = sorted(
-        (program for program in situation.held if _is_idle(terms, situation, program)),
+        (program for program in situation.resident if _is_idle(terms, situation, program)),
         key=lambda program: (-program.idle_s, program.key),
     )
     if terms.eager:
@@ -367,13 +367,13 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
         yield from ((program, need.id) for program in found)
 
 
-def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> bool:
+def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> bool:
     return can_take_turns(terms, situation, program, need) and (
         situation.now_s >= turn_end_s(terms, situation, program, need)
     )
 
 
-def _is_idle(terms: ParkTerms, situation: ParkSituation, program: ParkProgram) -> bool:
+def _is_idle(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
     since_s = program.resident_since_s
     return (
         terms.idle_after_s > 0
@@ -400,7 +400,7 @@ class _Device:
 
     free_bytes: int
     at_s: float
-    staying: list[ParkProgram]
+    staying: list[PlannedProgram]
     known_until_s: float
 
 

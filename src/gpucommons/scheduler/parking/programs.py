@@ -9,19 +9,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucommons.base.periods import spoken_age
 from gpucommons.base.text import printable
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedProgram
+from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedReading
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
 from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
-from gpucommons.scheduler.parking.moves import MAX_PROCESSES, Places, ProcessMemory
-from gpucommons.scheduler.parking.values import ParkProgram, ParkRefusal, ParkStage, WhyNot
+from gpucommons.scheduler.parking.values import ParkRefusal, ParkStage, PlannedProgram, WhyNot
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramActivity, ProgramReading
 from gpucommons.scheduler.programs.matching import names
@@ -32,8 +31,18 @@ from gpucommons.sources.host.process_details import ancestors_from
 _MOVING: Final = frozenset({ParkStage.PARKING, ParkStage.WAKING})
 
 
+class ProcessMemory(NamedTuple):
+    """Where a process of a program is, and how much memory it holds there."""
+
+    device: str
+    bytes: int
+
+
+Places = Mapping[ProcessKey, ProcessMemory]
+
+
 @dataclass(slots=True)
-class Spot:
+class ParkedProgram:
     """One program. `program` is None where an earlier agent parked it: only its processes are known then.
 
     `settled_s` is when its stage began, `since_wall_s` when it was last on the GPU. `retry_s`: not to be brought back
@@ -90,12 +99,12 @@ class Spot:
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted(process.pid for process in self.places))
 
-    def planned(self, now_s: float) -> ParkProgram:
+    def planned(self, now_s: float) -> PlannedProgram:
         wakes_since_s = self.wakes_since_s if now_s >= self.retry_s and not self.unsure else None
         if wakes_since_s is not None and self.stage is ParkStage.PARKED and (stopped := self.why_stopped()):
             # The driver could not restore it before it is continued.
             wakes_since_s, self.waits = None, stopped
-        return ParkProgram(
+        return PlannedProgram(
             self.key,
             self.stage,
             self.memory,
@@ -127,14 +136,14 @@ class Spot:
         """The others are not parked, or have ended."""
         self.places = {process: place for process, place in self.places.items() if process in processes}
 
-    def reading(self, now_s: float) -> ParkedProgram:
+    def reading(self, now_s: float) -> ParkedReading:
         done, total = self._moved_bytes(), self.bytes
         passed_s = now_s - self.settled_s
         rate = done / passed_s if self.stage in _MOVING and passed_s > 0 and done else None
         in_host = {ParkStage.PARKING: done, ParkStage.WAKING: total - done}.get(self.stage, total)
         back_in_s = None if self.expected_s is None else max(0.0, self.expected_s - now_s)
         when = "" if not self.waits or back_in_s is None else f"; back in about {spoken_age(back_in_s)}"
-        return ParkedProgram(
+        return ParkedReading(
             self.key,
             self.name,
             self.user,
@@ -163,15 +172,15 @@ class Spot:
         return max(0, min(self.bytes, max(grown if parking else -grown, by_nvml)))
 
 
-def spot_of(
+def parked_of(
     program: Program, cause: str, cpu: ParkedCpu, now_s: float, wall_s: float, host: ParkHost = THIS_HOST
-) -> Spot:
+) -> ParkedProgram:
     places: dict[ProcessKey, ProcessMemory] = {}
     for process in program.processes:
         if process.key is not None and process.uses:
             amount = sum(use.memory_bytes or 0 for use in process.uses)
             places[process.key] = ProcessMemory(process.uses[0].device, amount)
-    return Spot(
+    return ParkedProgram(
         program.key,
         program.display_name,
         places,
@@ -187,7 +196,7 @@ def spot_of(
     )
 
 
-def left_spot(one: Paused, now_s: float, wall_s: float) -> Spot:
+def left_parked(one: Paused, now_s: float, wall_s: float) -> ParkedProgram:
     """A program that an earlier agent parked, of which only the pauser's record speaks. It is to be brought back."""
     pid = one.process.pid
     try:
@@ -197,7 +206,7 @@ def left_spot(one: Paused, now_s: float, wall_s: float) -> Spot:
     except OSError:
         uid, command = None, ""
     place = ProcessMemory(one.gpu, one.memory_bytes or THIS_HOST.resident_bytes([pid]))
-    return Spot(
+    return ParkedProgram(
         f"process:{pid}.{one.process.start_ticks}",
         process_name("unknown owner" if uid is None else f"uid {uid}", command, {pid}),
         {one.process: place},
@@ -214,13 +223,15 @@ def left_spot(one: Paused, now_s: float, wall_s: float) -> Spot:
 # The programs whose memory is on the GPU: how long each has been idle, and why one cannot be parked.
 
 NEVER_S: Final = float("inf")
+# More are not locked and moved together.
+MAX_PROCESSES: Final = 8
 _PLACES: Final = 3
 # For so long after its last short turn a program is expected to take turns again: longer than moving another one takes.
 _TURNS_AGAIN_S: Final = 120.0
 
 
 @dataclass(slots=True)
-class HeldProgram:
+class ResidentProgram:
     """`alone` is why it takes no part. `asked`: a person asked to park it."""
 
     program: Program
@@ -263,7 +274,7 @@ class HeldProgram:
         self.places.append(place)
 
 
-class HeldPrograms:
+class ResidentPrograms:
     """`movable` is false where the pauser cannot move memory. `oversubscribe`: working programs are parked, too."""
 
     def __init__(
@@ -273,22 +284,22 @@ class HeldPrograms:
         self._oversubscribe = oversubscribe
         self._movable = movable
         self._host = host
-        self._rows: dict[str, HeldProgram] = {}
+        self._rows: dict[str, ResidentProgram] = {}
         self._displays: set[str] = set()
         # Why processes cannot be parked, and until when; and when they were last brought back.
         self._cannot: dict[ProcessKey, tuple[ParkRefusal, float]] = {}
         self._woken_s: dict[ProcessKey, float] = {}
 
-    def __iter__(self) -> Iterator[HeldProgram]:
+    def __iter__(self) -> Iterator[ResidentProgram]:
         return iter(self._rows.values())
 
-    def __getitem__(self, key: str) -> HeldProgram:
+    def __getitem__(self, key: str) -> ResidentProgram:
         return self._rows[key]
 
-    def get(self, key: str) -> HeldProgram | None:
+    def get(self, key: str) -> ResidentProgram | None:
         return self._rows.get(key)
 
-    def pop(self, key: str) -> HeldProgram:
+    def pop(self, key: str) -> ResidentProgram:
         return self._rows.pop(key)
 
     def see(
@@ -309,18 +320,18 @@ class HeldPrograms:
         self._displays = {one.program.key for one in exempt if one.why is Exempt.DISPLAY}
         for program, refusal in seen:
             known = before.get(program.key)
-            held = self._rows.get(program.key) or HeldProgram(program, refusal, as_of_s)
+            resident = self._rows.get(program.key) or ResidentProgram(program, refusal, as_of_s)
             if known is not None and known.program.process_keys & program.process_keys:
-                held.asked = known.asked
-                held.idleness, held.places = known.idleness, known.places
-                held.seen_since_s, held.last_in_turns_s = known.seen_since_s, known.last_in_turns_s
-            held.in_turns = program.key in in_turns
-            if held.in_turns:
-                held.last_in_turns_s = as_of_s
+                resident.asked = known.asked
+                resident.idleness, resident.places = known.idleness, known.places
+                resident.seen_since_s, resident.last_in_turns_s = known.seen_since_s, known.last_in_turns_s
+            resident.in_turns = program.key in in_turns
+            if resident.in_turns:
+                resident.last_in_turns_s = as_of_s
             idle = program.activity is ProgramActivity.IDLE and program.key not in paused
-            held.idleness = after_gpu(held.idleness, idle, as_of_s)
-            self._rows[program.key] = held
-        living = {process for held in self for process in held.program.process_keys} | parked
+            resident.idleness = after_gpu(resident.idleness, idle, as_of_s)
+            self._rows[program.key] = resident
+        living = {process for resident in self for process in resident.program.process_keys} | parked
         self._cannot = {process: row for process, row in self._cannot.items() if process in living}
         self._woken_s = {process: at_s for process, at_s in self._woken_s.items() if process in living}
 
@@ -340,43 +351,43 @@ class HeldPrograms:
 
     # For the planner
 
-    def is_idle(self, held: HeldProgram, now_s: float) -> bool:
-        return 0 < self._idle_after_s <= held.idleness.idle_s(now_s)
+    def is_idle(self, resident: ResidentProgram, now_s: float) -> bool:
+        return 0 < self._idle_after_s <= resident.idleness.idle_s(now_s)
 
-    def planned(self, parked: AbstractSet[str], now_s: float) -> list[ParkProgram]:
+    def planned(self, parked: AbstractSet[str], now_s: float) -> list[PlannedProgram]:
         """`parked` are the keys of programs with parked processes."""
         return [
-            self._planned(held, parked, now_s)
-            for held in self
+            self._planned(resident, parked, now_s)
+            for resident in self
             # A display does not hold a GPU: a lease may have one that a display server is on.
-            if held.key not in parked and held.key not in self._displays
+            if resident.key not in parked and resident.key not in self._displays
         ]
 
-    def _planned(self, held: HeldProgram, parked: AbstractSet[str], now_s: float) -> ParkProgram:
-        program = held.program
-        is_candidate = held.asked or self._oversubscribe or self.is_idle(held, now_s)
+    def _planned(self, resident: ResidentProgram, parked: AbstractSet[str], now_s: float) -> PlannedProgram:
+        program = resident.program
+        is_candidate = resident.asked or self._oversubscribe or self.is_idle(resident, now_s)
         woken = [at_s for process in program.process_keys if (at_s := self._woken_s.get(process)) is not None]
-        return ParkProgram(
+        return PlannedProgram(
             program.key,
-            ParkStage.HELD,
+            ParkStage.RESIDENT,
             {device: use.memory_bytes or 0 for device, use in program.uses.items()},
             settled_s=max(woken, default=-NEVER_S),
             resident_since_s=max(woken, default=None),
-            seen_since_s=held.seen_since_s,
-            in_turns=held.in_turns,
-            was_in_turns=now_s - held.last_in_turns_s < _TURNS_AGAIN_S,
-            uses_gpu=held.idleness.gpu_s is None,
-            idle_s=held.idleness.idle_s(now_s),
-            obstacle=self.obstacle(held, parked, now_s),
-            container_room_bytes=self._host.container_room_bytes(held.pids) if is_candidate else None,
-            asked=held.asked,
+            seen_since_s=resident.seen_since_s,
+            in_turns=resident.in_turns,
+            was_in_turns=now_s - resident.last_in_turns_s < _TURNS_AGAIN_S,
+            uses_gpu=resident.idleness.gpu_s is None,
+            idle_s=resident.idleness.idle_s(now_s),
+            obstacle=self.obstacle(resident, parked, now_s),
+            container_room_bytes=self._host.container_room_bytes(resident.pids) if is_candidate else None,
+            asked=resident.asked,
         )
 
-    def obstacle(self, held: HeldProgram, parked: AbstractSet[str], now_s: float) -> ParkRefusal | None:
+    def obstacle(self, resident: ResidentProgram, parked: AbstractSet[str], now_s: float) -> ParkRefusal | None:
         """Why it cannot be parked."""
-        program = held.program
-        if held.alone is not None:
-            return held.alone
+        program = resident.program
+        if resident.alone is not None:
+            return resident.alone
         if not self._movable:
             return ParkRefusal(WhyNot.UNAVAILABLE, 'scheduler.pause = "freeze" cannot move GPU memory')
         if program.key in parked:
@@ -387,7 +398,7 @@ class HeldPrograms:
             return ParkRefusal(WhyNot.NOT_LOCKED, f"it has more than {MAX_PROCESSES} processes on the GPU")
         if any(use.memory_bytes is None for process in program.processes for use in process.uses):
             return ParkRefusal(WhyNot.MEMORY_UNKNOWN, "NVML does not say how much GPU memory it holds")
-        if why := self._host.why_stopped(held.pids):
+        if why := self._host.why_stopped(resident.pids):
             return ParkRefusal(WhyNot.STOPPED, f"{STOPPED}: {why}")
         found = (self._cannot.get(process, (None, 0.0)) for process in program.process_keys)
         return next((refusal for refusal, until_s in found if refusal is not None and until_s > now_s), None)
@@ -396,53 +407,53 @@ class HeldPrograms:
 # The programs that are parked, or on their way to host memory or back, by key. Plain state without decisions.
 
 
-class Lot:
+class ParkedPrograms:
     def __init__(self, host: ParkHost = THIS_HOST) -> None:
         self._host = host
-        self._spots: dict[str, Spot] = {}
+        self._programs: dict[str, ParkedProgram] = {}
 
-    def __iter__(self) -> Iterator[Spot]:
-        return iter(self._spots.values())
+    def __iter__(self) -> Iterator[ParkedProgram]:
+        return iter(self._programs.values())
 
-    def __getitem__(self, key: str) -> Spot:
-        return self._spots[key]
+    def __getitem__(self, key: str) -> ParkedProgram:
+        return self._programs[key]
 
-    def get(self, key: str) -> Spot | None:
-        return self._spots.get(key)
+    def get(self, key: str) -> ParkedProgram | None:
+        return self._programs.get(key)
 
-    def add(self, spot: Spot) -> None:
-        self._spots[spot.key] = spot
+    def add(self, program: ParkedProgram) -> None:
+        self._programs[program.key] = program
 
-    def remove(self, spot: Spot) -> None:
-        del self._spots[spot.key]
+    def remove(self, program: ParkedProgram) -> None:
+        del self._programs[program.key]
 
     @property
     def keys(self) -> AbstractSet[str]:
-        return self._spots.keys()
+        return self._programs.keys()
 
     @property
     def processes(self) -> AbstractSet[ProcessKey]:
-        return {process for spot in self for process in spot.places}
+        return {process for program in self for process in program.places}
 
     @property
     def devices(self) -> AbstractSet[str]:
-        return {device for spot in self for device in spot.memory}
+        return {device for program in self for device in program.memory}
 
     def without_parked(self, reading: ProgramReading) -> ProgramReading:
         """The reading without the processes of these programs. What it says of their memory is kept here."""
         parked = self.processes
         if not parked:
             return reading
-        for spot in self:
-            found = [one for one in reading.processes if one.key in spot.places]
+        for program in self:
+            found = [one for one in reading.processes if one.key in program.places]
             amounts = [use.memory_bytes for one in found for use in one.uses]
-            spot.nvml_bytes = None if None in amounts else sum(amount or 0 for amount in amounts)
+            program.nvml_bytes = None if None in amounts else sum(amount or 0 for amount in amounts)
         return replace(reading, processes=tuple(one for one in reading.processes if one.key not in parked))
 
     def forget_ended(self) -> None:
         """A parked program that is killed frees everything; the pauser removes it from the record."""
-        for spot in list(self):
-            if spot.stage in (ParkStage.PARKED, ParkStage.STRANDED) and not spot.unsure:
-                spot.keep({process for process in spot.places if not self._host.has_ended(process)})
-                if not spot.places:
-                    self.remove(spot)
+        for program in list(self):
+            if program.stage in (ParkStage.PARKED, ParkStage.STRANDED) and not program.unsure:
+                program.keep({process for process in program.places if not self._host.has_ended(process)})
+                if not program.places:
+                    self.remove(program)

@@ -7,7 +7,7 @@ makes room; a move costs at most a tenth of that time.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpucommons.scheduler.parking.values import ParkProgram, ParkSituation, ParkStage, ParkTerms, RoomNeed
+from gpucommons.scheduler.parking.values import ParkSituation, ParkStage, ParkTerms, PlannedProgram, RoomNeed
 
 # How much of a GPU's time each program has had since others wait for room on it. Pure.
 #
@@ -24,7 +24,7 @@ def attained_seconds(before: ParkSituation | None, now: ParkSituation) -> Mappin
 
 def programs_at_work(situation: ParkSituation, device: str) -> int:
     """Between how many programs the time of a device is divided; at least one."""
-    return max(1, sum(program.uses_gpu for program in _held(situation, device)))
+    return max(1, sum(program.uses_gpu for program in _resident(situation, device)))
 
 
 def _on_device(before: ParkSituation | None, now: ParkSituation, device: str) -> Mapping[str, float]:
@@ -32,7 +32,7 @@ def _on_device(before: ParkSituation | None, now: ParkSituation, device: str) ->
     known: dict[str, float] = {}
     if before is not None:
         charge_s = (now.now_s - before.now_s) / programs_at_work(before, device)
-        charged = {program.key for program in _held(before, device)}
+        charged = {program.key for program in _resident(before, device)}
         for key, attained_s in before.attained_s.get(device, {}).items():
             if key in competing:
                 known[key] = attained_s + (charge_s if key in charged else 0.0)
@@ -40,8 +40,8 @@ def _on_device(before: ParkSituation | None, now: ParkSituation, device: str) ->
     return dict.fromkeys(competing, least_s) | known
 
 
-def _held(situation: ParkSituation, device: str) -> Iterator[ParkProgram]:
-    return (one for one in situation.programs if one.stage is ParkStage.HELD and device in one.memory)
+def _resident(situation: ParkSituation, device: str) -> Iterator[PlannedProgram]:
+    return (one for one in situation.programs if one.stage is ParkStage.RESIDENT and device in one.memory)
 
 
 def _competing(situation: ParkSituation, device: str) -> Iterator[str]:
@@ -72,12 +72,12 @@ _LEAD_RATIO: Final = 0.5
 _MAX_STAYING: Final = 10
 
 
-def most_served_first(situation: ParkSituation) -> list[ParkProgram]:
+def most_served_first(situation: ParkSituation) -> list[PlannedProgram]:
     """The programs on GPUs, in the order in which they make room."""
-    return sorted(situation.held, key=lambda one: (-_attained_s(situation, one), one.on_gpu_since_s, one.key))
+    return sorted(situation.resident, key=lambda one: (-_attained_s(situation, one), one.on_gpu_since_s, one.key))
 
 
-def turn_end_s(terms: ParkTerms, situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> float:
+def turn_end_s(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> float:
     """When the turn of a program ends, if nothing changes until then."""
     moving_s = program.bytes / OUT_BYTES_S + (need.bytes or 0) / IN_BYTES_S
     stays_s = 0.0 if program.in_turns else moving_s * (1 - _MOVING_RATIO) / _MOVING_RATIO
@@ -90,11 +90,11 @@ def turn_end_s(terms: ParkTerms, situation: ParkSituation, program: ParkProgram,
     return max(may_end_s, situation.now_s + missing_s * at_work)
 
 
-def _attained_s(situation: ParkSituation, program: ParkProgram) -> float:
+def _attained_s(situation: ParkSituation, program: PlannedProgram) -> float:
     return max((situation.attained_s.get(device, {}).get(program.key, 0.0) for device in program.memory), default=0.0)
 
 
-def _ahead_s(situation: ParkSituation, program: ParkProgram, need: RoomNeed) -> list[float]:
+def _ahead_s(situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> list[float]:
     """How much more than the one that waits the program has had, on each device that they have in common."""
     found = (situation.attained_s.get(device, {}) for device in program.memory if device in need.devices)
     return [attained_s.get(program.key, 0.0) - attained_s.get(need.id, 0.0) for attained_s in found]

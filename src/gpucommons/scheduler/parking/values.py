@@ -12,9 +12,9 @@ from gpucommons.model.host import GIB, HostMemory
 
 
 class ParkStage(StrEnum):
-    """`HELD`: its memory is on the GPU. `STRANDED`: a restore failed; the process can only be ended."""
+    """`RESIDENT`: its memory is on the GPU. `STRANDED`: a restore failed; the process can only be ended."""
 
-    HELD = "held"
+    RESIDENT = "resident"
     PARKING = "parking"
     PARKED = "parked"
     WAKING = "waking"
@@ -56,7 +56,7 @@ class ParkTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class ParkProgram:
+class PlannedProgram:
     """One program. `memory` is what it holds on each device, or held before it was parked.
 
     `settled_s` is when its stage began, `seen_since_s` when it was first seen on the GPU. `resident_since_s` is when it
@@ -136,7 +136,7 @@ class ParkSituation:
     `attained_s` is how much of a device's time each program or need has had (turns.py).
     """
 
-    programs: tuple[ParkProgram, ...]
+    programs: tuple[PlannedProgram, ...]
     rooms: Mapping[str, DeviceRoom]
     host: HostMemory | None
     claims: RoomClaims = field(default_factory=RoomClaims)
@@ -144,9 +144,9 @@ class ParkSituation:
     attained_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
-    def held(self) -> list[ParkProgram]:
+    def resident(self) -> list[PlannedProgram]:
         """The programs on GPUs."""
-        return [program for program in self.programs if program.stage is ParkStage.HELD]
+        return [program for program in self.programs if program.stage is ParkStage.RESIDENT]
 
     def fresh_room(self, device: str) -> DeviceRoom | None:
         """None where the room is not known, or was read before the last move on this device ended."""

@@ -22,7 +22,7 @@ from gpucommons.base.peers import ConnectionCaps, RequestRate, Slots, accounts_o
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
 from gpucommons.config.runtime_directory import control_path
-from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedProgram, SharingReading
+from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.server import SchedulerServer
@@ -196,7 +196,7 @@ class ControlSocket:
         generation, begun_s = self._server.generation, monotonic()
         reading = await self._server.read_in_steps()
         parked = () if reading.parking is None else reading.parking.programs
-        rows: Iterable[ClientSharing | LeftAlone | ParkedProgram] = (*reading.clients, *reading.left_alone, *parked)
+        rows: Iterable[ClientSharing | LeftAlone | ParkedReading] = (*reading.clients, *reading.left_alone, *parked)
         return Status(reading, generation, begun_s, frozenset(row.uid for row in rows), {})
 
     async def _make_text(self, reading: SharingReading, viewer: Viewer) -> bytes:

@@ -33,8 +33,8 @@ from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.sharing import SharingReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
+from gpucommons.scheduler.parking.moves import RoomReader
 from gpucommons.scheduler.parking.parking import Parking
-from gpucommons.scheduler.parking.transfers import RoomReader
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.policy import Policy

@@ -2,14 +2,14 @@
 
 from gpucommons.model.ownership import Workload
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.scheduler.parking.programs import HeldPrograms
-from gpucommons.scheduler.parking.values import ParkProgram
+from gpucommons.scheduler.parking.programs import ResidentPrograms
+from gpucommons.scheduler.parking.values import PlannedProgram
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, ProgramActivity, group
 
 KEY = "process:7"
 
 
-def see(held: HeldPrograms, as_of_s: float, *, activity: ProgramActivity, in_turns: bool) -> ParkProgram:
+def see(held: ResidentPrograms, as_of_s: float, *, activity: ProgramActivity, in_turns: bool) -> PlannedProgram:
     use = DeviceUse("GPU-0", "compute", 1 << 30, activity)
     process = GpuUser(7, ProcessKey(7, 1), KEY, (use,), Workload(uid=0, user="root"))
     keys = frozenset({KEY}) if in_turns else frozenset()
@@ -19,7 +19,7 @@ def see(held: HeldPrograms, as_of_s: float, *, activity: ProgramActivity, in_tur
 
 
 def test_short_turns_are_expected_again_for_a_while() -> None:
-    held = HeldPrograms(0.0, movable=True)
+    held = ResidentPrograms(0.0, movable=True)
     before = see(held, 0.0, activity=ProgramActivity.ACTIVE, in_turns=False)
     assert (before.in_turns, before.was_in_turns) == (False, False)
     now = see(held, 10.0, activity=ProgramActivity.ACTIVE, in_turns=True)
@@ -31,6 +31,6 @@ def test_short_turns_are_expected_again_for_a_while() -> None:
 
 
 def test_a_program_that_only_holds_memory_does_not_use_the_gpu() -> None:
-    held = HeldPrograms(0.0, movable=True)
+    held = ResidentPrograms(0.0, movable=True)
     assert see(held, 0.0, activity=ProgramActivity.ACTIVE, in_turns=False).uses_gpu
     assert not see(held, 1.0, activity=ProgramActivity.IDLE, in_turns=False).uses_gpu
