@@ -160,6 +160,7 @@ def test_exit_and_fork_while_paused(cuda: FakeCuda, record: Path) -> None:
         leaves.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(leaves.process.wait, 10)
         assert code_of(await pauser.unlock(leaves.key)) == Code.GONE
+        assert pauser.paused == 1, "the pause of one that has ended does not go on"
         assert entries(record) == [(forks.pid, Stage.LOCKED)]
         forks.fork()
         children = Path(f"/proc/{forks.pid}/task/{forks.pid}/children")
@@ -464,3 +465,22 @@ def test_a_stopped_pauser_is_replaced(cuda: FakeCuda, record: Path) -> None:
         await asyncio.to_thread(until, lambda: pauser.pid != first, "another pauser runs")
 
     run_with(settings(cuda, record), body)
+
+
+def test_a_lost_pauser_is_reported_at_once(cuda: FakeCuda, record: Path) -> None:
+    """At no moment is it gone and its loss not reported: programs that are seen then would be taken for others'."""
+
+    async def whole() -> None:
+        heard: list[bool] = []
+        pauser = Pauser(settings(cuda, record), on_change=lambda: heard.append(pauser.available))
+        await pauser.start()
+        assert await pauser.wait_available(30)
+        assert pauser.pid is not None
+        os.kill(pauser.pid, signal.SIGKILL)
+        while pauser.available:  # noqa: ASYNC110 - each step of the loop is looked at
+            await asyncio.sleep(0)
+        assert heard == [True, False]
+        assert pauser.reason == "the pauser has ended"
+        await pauser.stop()
+
+    asyncio.run(whole())

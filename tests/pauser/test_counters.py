@@ -41,6 +41,23 @@ def test_a_pause_that_goes_on_counts_also_while_the_pauser_is_lost() -> None:
     assert counters.paused_now == 1
 
 
+def test_a_lock_that_is_not_answered_may_have_paused_the_program() -> None:
+    counters = Counters()
+    counters.asked(ONE, 10.0)
+    assert counters.paused_now == 1
+    assert counters.reading(available=True, now_s=12.0).longest_pause_s == 0.0, "the driver may still wait"
+    counters.not_locked(ONE, may_be_paused=True)
+    assert counters.paused_now == 1
+    assert counters.reading(available=False, now_s=13.0).longest_pause_s == 3.0
+    counters.all_resumed(14.0)
+    assert counters.paused_now == 0
+    assert counters.longest_pause_s == 4.0
+    counters.asked(ONE, 20.0)
+    counters.not_locked(ONE, may_be_paused=False)
+    assert counters.paused_now == 0
+    assert counters.reading(available=True, now_s=99.0).longest_pause_s == 4.0
+
+
 def shown(counters: Counters | None) -> Series:
     pauser = None if counters is None else counters.reading(available=True, now_s=0.0)
     readings = Readings(sharing=replace(DemoNode().sharing(3.0), pauser=pauser))

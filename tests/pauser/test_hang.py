@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Operation, PauserRequest
 from gpucommons.pauser.record import PauseRecord
+from gpucommons.pauser.release import state_letter
 from pauser.rig import child, kill_with_watchdog, service, settings, watchdog_of
 from waiting import until
 
@@ -41,6 +44,51 @@ def kill_all(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def kill_for_memory(pid: int) -> None:
+    """By the kernel, because the memory of its cgroup is used up. Others in the cgroup use it: it has used most."""
+    with memory_cgroup(_CGROUP_BYTES) as cgroup:
+        (cgroup / "cgroup.procs").write_text(str(pid))
+        Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+        # Two of them: each uses less than the pauser counts for.
+        hogs = [subprocess.Popen([sys.executable, "-c", _HOG, str(cgroup / "cgroup.procs")]) for _ in range(2)]
+        try:
+            until(lambda: state_letter(pid) in ("", "Z"), "the kernel has killed the pauser")
+        finally:
+            for hog in hogs:
+                hog.kill()
+                hog.wait()
+            until(lambda: state_letter(pid) in ("", "Z"), "it has left the cgroup")
+
+
+_CGROUP_BYTES = 96 << 20
+_HOG = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+kept = []
+for _ in range(1000):
+    kept.append(b"x" * (1 << 20))
+    time.sleep(0.005)
+"""
+
+
+@contextmanager
+def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
+    """A cgroup (v1) whose memory is limited."""
+    cgroup = Path(f"/sys/fs/cgroup/memory/gpucommons-test-{os.getpid()}")
+    try:
+        cgroup.mkdir()
+        (cgroup / "memory.limit_in_bytes").write_text(str(limit_bytes))
+    except OSError as error:
+        with suppress(OSError):
+            cgroup.rmdir()
+        pytest.skip(f"no memory cgroup (v1) can be made here: {error}")
+    try:
+        yield cgroup
+    finally:
+        until(lambda: not (cgroup / "cgroup.procs").read_text().strip(), "the cgroup is empty")
+        cgroup.rmdir()
+
+
 def stop_all(pid: int) -> None:
     watchdog = until(lambda: watchdog_of(pid), "the watchdog has started")
     os.kill(watchdog, signal.SIGSTOP)
@@ -59,7 +107,7 @@ async def pause(pauser: Pauser, programs: list[FakeProgram]) -> None:
         assert reply.failure is None, reply.failure
 
 
-@pytest.mark.parametrize("fault", [stop, kill, kill_all])
+@pytest.mark.parametrize("fault", [stop, kill, kill_all, kill_for_memory])
 def test_a_child_of_the_agent(cuda: FakeCuda, record: Path, fault: Callable[[int], None]) -> None:
     programs = [cuda.start() for _ in range(2)]
 
@@ -81,7 +129,7 @@ def test_a_child_of_the_agent(cuda: FakeCuda, record: Path, fault: Callable[[int
     asyncio.run(whole())
 
 
-@pytest.mark.parametrize("fault", [stop, kill, kill_all])
+@pytest.mark.parametrize("fault", [stop, kill, kill_all, kill_for_memory])
 def test_a_service(cuda: FakeCuda, record: Path, tmp_path: Path, fault: Callable[[int], None]) -> None:
     programs, path = [cuda.start() for _ in range(2)], tmp_path / "run" / "pauser.sock"
 
@@ -165,13 +213,9 @@ def test_a_watchdog_that_dies_or_hangs_is_replaced(cuda: FakeCuda, record: Path,
         second = until(lambda: (found := watchdog_of(process.pid)) != first and found, "another one")
         assert agent.ask(PauserRequest(1, Operation.LOCK, program.key, 5000)).failure is None
         # It works as the first one did.
-        until(lambda: state_of(second) == "S", "it waits")
+        until(lambda: state_letter(second) == "S", "it waits")
         stop(process.pid)
         program.runs()
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def test_a_watchdog_ends_with_its_pauser(cuda: FakeCuda, record: Path) -> None:
@@ -179,7 +223,7 @@ def test_a_watchdog_ends_with_its_pauser(cuda: FakeCuda, record: Path) -> None:
         agent.hello()
         watchdog = until(lambda: watchdog_of(process.pid), "the watchdog has started")
         os.kill(watchdog, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{watchdog}").exists() or state_of(watchdog) == "Z", "it has ended")
+    until(lambda: state_letter(watchdog) in ("", "Z"), "it has ended")
     assert process.returncode == 0
 
 

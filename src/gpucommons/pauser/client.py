@@ -52,6 +52,9 @@ MAX_LOCK_TIMEOUT_GROWTHS: Final = 2
 # An unlock that found the pauser busy with the program is tried again after these pauses.
 _UNLOCK_AGAIN_S: Final = (0.01, 0.05, 0.25, 1.0)
 _UNLOCK_AGAIN: Final = frozenset({Code.BUSY, Code.DEADLINE})
+# The pauser did not answer: it is not known what has become of the program. And what says that it is not paused.
+_NO_ANSWER: Final = frozenset({Code.DEADLINE, Code.UNAVAILABLE})
+_NOT_PAUSED: Final = frozenset({Code.GONE, Code.NOT_PAUSED})
 # Beyond what the call itself may take: the pauser's own work and the way there and back, on a busy machine.
 _GRACE_S: Final = 2 * LATE_S
 _MOVE_S: Final = 600.0
@@ -165,7 +168,8 @@ class Pauser:
 
     @property
     def paused(self) -> int:
-        """How many programs are paused for turns; while it is not available: how many were, as far as is known."""
+        """How many programs are paused for turns, or may be, since their lock was not answered; while it is not
+        available: how many were."""
         return self.counters.paused_now
 
     def reading(self) -> PauserReading:
@@ -197,6 +201,8 @@ class Pauser:
         now_s = time.monotonic()
         if (left_s := self.refusals.remaining_s(process, now_s)) > 0:
             return Reply(0, failure(Code.LEFT_ALONE, f"{left_s:.0f} s to go"))
+        if self.available:
+            self.counters.asked(process, now_s)
         reply = await self._ask(Operation.LOCK, timeout_ms / 1000 + _GRACE_S, process, timeout_ms=timeout_ms, gpu=gpu)
         if reply.failure is None:
             self.counters.locks += 1
@@ -204,6 +210,7 @@ class Pauser:
             self.counters.paused(process, time.monotonic())
             self.refusals.paused(process)
         else:
+            self.counters.not_locked(process, may_be_paused=reply.failure.code in _NO_ANSWER)
             self.counters.timeouts += reply.failure.code == Code.TIMEOUT
             self.refusals.failed(process, reply.failure, time.monotonic())
             if reply.failure.code == Code.DEADLINE:
@@ -220,6 +227,8 @@ class Pauser:
         elif reply.failure.code == Code.STOPPED:
             # It is resumed when its user continues it.
             self.counters.not_for_a_turn(process)
+        elif reply.failure.code in _NOT_PAUSED:
+            self.counters.resumed(process, time.monotonic())
         return reply
 
     async def resume(self, paused: MutableSet[ProcessKey], process: ProcessKey) -> None:
@@ -348,21 +357,27 @@ class Pauser:
             self.counters.restarts += not first
             first = False
             try:
-                await self._serve_one()
-                reason, least_s = "the pauser has ended", 0.0
-            except _Unusable as error:
-                reason, least_s = str(error), error.backoff_s
-            except (OSError, PauserProtocolError, subprocess.SubprocessError) as error:
-                reason, least_s = f"the pauser cannot be used: {error}", 0.0
-            finally:
+                reason, least_s = await self._serve_until_lost()
                 served = self.available
+                # Before anything is awaited: programs that are seen meanwhile must not find it neither here nor lost.
+                self._set_unavailable(reason)
+            finally:
                 await self._clean_up()
-            self._set_unavailable(reason)
             lived_long = time.monotonic() - begun_s >= _SETTLED_S
             # Programs may wait for the next one to resume them: one that did serve is replaced soon.
             longest_s = _REPLACE_WITHIN_S if served else _LAST_BACKOFF_S
             backoff_s = _FIRST_BACKOFF_S if lived_long else min(max(2 * backoff_s, _FIRST_BACKOFF_S), longest_s)
             await asyncio.sleep(max(backoff_s, least_s))
+
+    async def _serve_until_lost(self) -> tuple[str, float]:
+        """Why it was lost, and how long to wait at least before the next is started."""
+        try:
+            await self._serve_one()
+        except _Unusable as error:
+            return str(error), error.backoff_s
+        except (OSError, PauserProtocolError, subprocess.SubprocessError) as error:
+            return f"the pauser cannot be used: {error}", 0.0
+        return "the pauser has ended", 0.0
 
     async def _serve_one(self) -> None:
         """One pauser, from its start to its end."""
@@ -467,6 +482,8 @@ class Pauser:
         if reason != self._reason:
             log.warning("pauser: %s", reason)
         self._reason = reason
+        self._hello = None
+        self._ready.clear()
         self._changed()
 
     def _changed(self) -> None:

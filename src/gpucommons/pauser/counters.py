@@ -16,7 +16,8 @@ class Counters:
     """`failures` is by (operation, code); a lock that timed out is in both `timeouts` and `failures`.
 
     `forced` are programs that the pauser resumed on its own, `restarts` are pausers after the first. `longest_pause_s`
-    is of the pauses for turns that have ended. A pause ends when that is known: not when the pauser is lost.
+    is of the pauses for turns that have ended. A pause ends when that is known: not when the pauser is lost. A lock
+    that was not answered counts as a pause from when it was asked for.
     """
 
     locks: int = 0
@@ -28,27 +29,41 @@ class Counters:
     failures: Counter[tuple[str, int]] = field(default_factory=Counter)
     lock_seconds: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS))
     unlock_seconds: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS))
+    _asked_s: dict[ProcessKey, float] = field(default_factory=dict)
     _paused_since_s: dict[ProcessKey, float] = field(default_factory=dict)
 
+    def asked(self, process: ProcessKey, now_s: float) -> None:
+        """Its lock is asked for: it may be paused from now on."""
+        self._asked_s[process] = now_s
+
+    def not_locked(self, process: ProcessKey, *, may_be_paused: bool) -> None:
+        """Its lock failed, or was not answered."""
+        asked_s = self._asked_s.pop(process, None)
+        if may_be_paused and asked_s is not None:
+            self._paused_since_s.setdefault(process, asked_s)
+
     def paused(self, process: ProcessKey, now_s: float) -> None:
+        self._asked_s.pop(process, None)
         self._paused_since_s[process] = now_s
 
     def resumed(self, process: ProcessKey, now_s: float) -> None:
-        since_s = self._paused_since_s.pop(process, None)
+        since_s = self._paused_since_s.pop(process, self._asked_s.pop(process, None))
         if since_s is not None:
             self.longest_pause_s = max(self.longest_pause_s, now_s - since_s)
 
     def not_for_a_turn(self, process: ProcessKey) -> None:
         """It is parked, or paused for as long as a lease lasts."""
+        self._asked_s.pop(process, None)
         self._paused_since_s.pop(process, None)
 
     def all_resumed(self, now_s: float) -> None:
-        for process in list(self._paused_since_s):
+        for process in [*self._paused_since_s, *self._asked_s]:
             self.resumed(process, now_s)
 
     @property
     def paused_now(self) -> int:
-        return len(self._paused_since_s)
+        """Those that may be are counted, too."""
+        return len(self._paused_since_s.keys() | self._asked_s.keys())
 
     def reading(self, available: bool, now_s: float) -> PauserReading:
         """A pause that goes on counts as long as it has lasted."""
