@@ -290,7 +290,9 @@ class DemoNode:
         """Alice and bob have leases, alice's with a trespasser; chen and bob wait; dana has reserved a GPU."""
         wall_s = self.start_wall_s
         requests = [
-            LeaseRequest(str(number), 1000 + uid, USERS[uid], number, wall_s - 60, name=f"{USERS[uid]}'s training")
+            LeaseRequest(
+                1000 + uid, USERS[uid], wall_s - 60, id=str(number), number=number, name=f"{USERS[uid]}'s training"
+            )
             for number, uid in enumerate((0, 1, 2, 1), 1)
         ]
         return LeasesReading(

@@ -53,7 +53,7 @@ def sections(mail: str, webhook: str, act: str, act_after_s: int = 7) -> str:
 
 
 def events(node: SharedNode) -> list[tuple[str, str]]:
-    """Type and user of each event of the ladder, oldest first."""
+    """Type and user of each event of the escalation, oldest first."""
     found: dict[str, Any] = json.loads(node.agent.get("/api/v1/events?type=idle")[1])["events"]
     return [(event["type"], event["user"]) for event in reversed(found.values())]
 

@@ -138,7 +138,7 @@ def test_a_damaged_record_is_replaced(
         file.write_text(content)
         with watched(monkeypatch, tmp_path) as node:
             assert node.observe(readings(held), 110).recorded
-        assert json.loads(file.read_text())["ladder"]
+        assert json.loads(file.read_text())["escalation"]
     assert len([record for record in caplog.records if "cannot be read" in record.message]) == 4
     assert file.stat().st_mode & 0o007 == 0, "it names users"
 
@@ -148,7 +148,7 @@ def test_a_record_that_cannot_be_written_is_visible(monkeypatch: pytest.MonkeyPa
     with watched(monkeypatch, tmp_path) as node:
         node.observe(readings(managed("lab", "alice", "0")), 110)
         until(lambda: not node.reading().recorded, "it is seen")
-        assert node.types() == ["notified"], "the ladder goes on"
+        assert node.types() == ["notified"], "the escalation goes on"
 
 
 def test_labels_annotations_and_rules_leave_holders_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_the_action_comes_after_the_message_and_its_failure_is_an_event(
 
 
 def test_only_leases_are_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    request = LeaseRequest("12", 1000, "alice", 1, 0.0, name="train.py")
+    request = LeaseRequest(1000, "alice", 0.0, id="12", number=1, name="train.py")
     leased = replace(readings(), leases=LeasesReading(leases=(Lease(request, ("GPU-0",), 1.0, 1.7e9),)))
     with watched(monkeypatch, tmp_path, replace(IDLE, act="end_lease")) as node:
         node.observe(readings(managed("lab", "alice", "0")), 900)

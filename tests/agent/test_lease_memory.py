@@ -13,7 +13,9 @@ from simulation.played_lab import PlayedLab
 
 GIB = 2**30
 RUN, SHELL = ProcessKey(700, 1), ProcessKey(600, 1)
-LEASE = Lease(LeaseRequest("7", 1001, "alice", 1, 0.0, share=True, memory_bytes=40 * GIB), ("GPU",), 1.0, 50.0)
+LEASE = Lease(
+    LeaseRequest(1001, "alice", 0.0, id="7", number=1, share=True, memory_bytes=40 * GIB), ("GPU",), 1.0, 50.0
+)
 
 
 def process(pid: int, gib: int, gpu_instance_id: int | None = None) -> GpuProcess:

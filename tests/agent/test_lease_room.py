@@ -25,7 +25,7 @@ NOTEBOOK = Allocation(
     BOB, WorkloadKind.PROCESS, "python", "bob", SLOTS[0], "", 10**9, AllocationState.RUNNING, "process", managed=False
 )
 GIVEN = replace(NOTEBOOK, kind=WorkloadKind.CONTAINER, slot=SLOTS[1], managed=True)
-REQUEST = LeaseRequest("l1", 1000, "alice", 1, 90.0)
+REQUEST = LeaseRequest(1000, "alice", 90.0, id="l1", number=1)
 SHARING = LabSharing(LabGpus(1.7e9)).at(0.0)
 BUSY = LeaseWait(1, WaitCause.BUSY)
 

@@ -180,7 +180,7 @@ def test_a_program_that_waits_for_its_turn_is_not_idle() -> None:
 
 def test_a_lease_is_used_while_its_container_is() -> None:
     """`gpucommons run docker run ...`: the container belongs to root, and the lease has no process of its own."""
-    request = LeaseRequest("12", 1000, "alice", 1, 0.0)
+    request = LeaseRequest(1000, "alice", 0.0, id="12", number=1)
     leases = LeasesReading(leases=(Lease(request, ("GPU-0",), 1.0, 1.7e9),))
     box = docker("box", count=-1)
     staged = Staged()

@@ -10,7 +10,7 @@ OLDER, YOUNGER = ProcessKey(50, 1), ProcessKey(60, 1)
 
 def leases(*slots: str) -> LeasesReading:
     """Two of alice, on the same GPUs."""
-    rows = [Lease(LeaseRequest(id, 1000, "alice", 1, 0.0), slots, 1.0, 1.7e9) for id in ("1", "2")]
+    rows = [Lease(LeaseRequest(1000, "alice", 0.0, id=id, number=1), slots, 1.0, 1.7e9) for id in ("1", "2")]
     return LeasesReading(leases=tuple(rows), clients={"1": OLDER, "2": YOUNGER})
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.idle.channels import Letter
-from gpucommons.idle.ladder import StepsTaken
+from gpucommons.idle.escalation import StepsTaken
 from gpucommons.idle.record import IdleRecord, IdleRecordFile
 from gpucommons.model.idle import IdleMessage, IdlePeriod, IdleStep
 from gpucommons.model.process_identity import ProcessKey
@@ -40,7 +40,7 @@ def test_what_is_written_is_read_again(tmp_path_factory: object, record: IdleRec
     path = Path(tmp_path_factory.mktemp("idle")) / "idle.json"  # type: ignore[attr-defined]
     IdleRecordFile(path, "boot-1").write(record, NOW_S)
     assert IdleRecordFile(path, "boot-1").read(NOW_S + 3599) == record
-    without = replace(record, periods={}, ladder={})
+    without = replace(record, periods={}, escalation={})
     assert IdleRecordFile(path, "boot-1").read(NOW_S + 3601) == without, "an hour without an agent"
     assert IdleRecordFile(path, "boot-1").read(NOW_S - 3601) == without, "the clock was set back"
     assert IdleRecordFile(path, "boot-2").read(NOW_S) == without, "the machine was restarted"

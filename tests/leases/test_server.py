@@ -14,8 +14,8 @@ from gpucommons.base.peers import Admins, PeerProcess
 from gpucommons.leases.protocol import MAX_LINE_BYTES
 from gpucommons.leases.service import server as server_module
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
-from leases.book_world import whole
-from leases.desk_world import SteppedDesk
+from leases.random_node import whole
+from leases.stepped_service import SteppedService
 from waiting import until
 
 Scenario = Callable[[LeaseServer, Path], Awaitable[None]]
@@ -23,12 +23,12 @@ Scenario = Callable[[LeaseServer, Path], Awaitable[None]]
 
 def serving(directory: Path, scenario: Scenario, own_uid: int = os.getuid()) -> None:
     async def run() -> None:
-        desk = SteppedDesk(directory, (whole(0), whole(1))).desk
+        service = SteppedService(directory, (whole(0), whole(1))).service
         access = LeaseAccess(
             Admins(own_uid), lambda uid: f"user{uid}", lambda uid: False, lambda reading, *_: {"n": len(reading.leases)}
         )
         path = directory / "leases.sock"
-        server = LeaseServer(str(path), desk, access)
+        server = LeaseServer(str(path), service, access)
         await server.start()
         try:
             await scenario(server, path)
@@ -84,8 +84,8 @@ def test_a_malformed_request_is_answered_in_one_line(tmp_path: Path, raw: bytes,
         assert answer["event"] == "error"
         assert words in answer["error"]
         assert "\n" not in answer["error"]
-        assert not server.desk.reading.waiting
-        assert not server.desk.reading.leases
+        assert not server.service.reading.waiting
+        assert not server.service.reading.leases
 
     serving(tmp_path, scenario)
 
@@ -107,9 +107,9 @@ def test_a_closed_connection_ends_the_lease(tmp_path: Path) -> None:
         writer.write(b'{"request": "run"}\n')
         assert json.loads(await reader.readline())["event"] == "queued"
         assert json.loads(await reader.readline())["event"] == "granted"
-        assert len(server.desk.reading.leases) == 1
+        assert len(server.service.reading.leases) == 1
         writer.close()
-        await asyncio.to_thread(until, lambda: not server.desk.reading.leases, "the lease is over")
+        await asyncio.to_thread(until, lambda: not server.service.reading.leases, "the lease is over")
 
     serving(tmp_path, scenario)
 
@@ -120,7 +120,7 @@ def test_nonsense_of_a_client_with_a_lease_ends_the_lease(tmp_path: Path) -> Non
         writer.write(b'{"request": "run"}\nnonsense\n')
         lines = [json.loads(line) for line in (await reader.read()).splitlines()]
         assert [line["event"] for line in lines] == ["queued", "granted", "error"]
-        assert server.desk.reading.leases == ()
+        assert server.service.reading.leases == ()
         writer.close()
 
     serving(tmp_path, scenario)
@@ -154,8 +154,8 @@ def test_a_client_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
             keep.append(writer)
         reader, deaf = await asyncio.open_unix_connection(str(path), limit=1)
         deaf.write(b'{"request": "run", "updates": true}\n')
-        await asyncio.to_thread(until, lambda: server.desk.reading.waiting, "it waits")
-        (client,) = [each for each in server.desk._clients.values() if each.updates]
+        await asyncio.to_thread(until, lambda: server.service.reading.waiting, "it waits")
+        (client,) = [each for each in server.service._clients.values() if each.updates]
         for number in range(5000):
             client.send({"event": "waiting", "position": number, "padding": "x" * 200})
         sizes = [writer.transport.get_write_buffer_size() for writer in server._writers]

@@ -69,7 +69,7 @@ def test_a_slot_that_the_driver_does_not_know_is_not_billed() -> None:
 
 def test_why_a_job_is_idle() -> None:
     lease = ALICE._replace(job="lease-7")
-    request = LeaseRequest("7", 1001, "alice", 7, 100.0, memory_bytes=2 * 2**30)
+    request = LeaseRequest(1001, "alice", 100.0, id="7", number=7, memory_bytes=2 * 2**30)
     leases = LeasesReading(leases=(Lease(request, (GPU.uuid,), 1.0, 102.5),), clients={"7": ProcessKey(50, 1)})
 
     def cause(trees: TreeActivity | None, row: Allocation) -> IdleCause | None:

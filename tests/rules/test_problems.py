@@ -211,7 +211,7 @@ def test_nothing_free_is_said_and_nothing_read_is_not_zero() -> None:
 
 
 def trespass(paused: bool = False, spared: str = "") -> LeasesReading:
-    lease = Lease(LeaseRequest("7", 1001, "alice", 7, NOW - 900), ("GPU-0",), 1.0, NOW - 800)
+    lease = Lease(LeaseRequest(1001, "alice", NOW - 900, id="7", number=7), ("GPU-0",), 1.0, NOW - 800)
     stray = Trespasser("7", "0", 4711, None, "bob", "train.py", paused, spared)
     return LeasesReading(slots={"GPU-0": "0"}, leases=(lease,), trespassers=(stray,))
 

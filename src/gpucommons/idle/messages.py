@@ -226,7 +226,7 @@ def _newest(now: datetime, schedule: DigestSchedule) -> str:
 def digest_text(
     hostname: str, by_user: PeriodAccounts, by_gpu: PeriodAccounts, lost: Sequence[LostGpu], steps: Counter[str]
 ) -> str:
-    """`steps` are the events of the ladder in the week, by type."""
+    """`steps` are the events of the escalation in the week, by type."""
     since, until = (datetime.fromtimestamp(at).strftime("%d %b %Y") for at in (by_user.since_s, by_user.until_s))
     total = by_user.total
     lines = [

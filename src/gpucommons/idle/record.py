@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpucommons.base.files import replace_state_file
 from gpucommons.idle.channels import Letter
-from gpucommons.idle.ladder import LadderState, StepsTaken
+from gpucommons.idle.escalation import EscalationState, StepsTaken
 from gpucommons.model.idle import IdleKey, IdleMessage, IdlePeriod, IdlePeriods, IdleStep
 from gpucommons.model.process_identity import ProcessKey
 
@@ -29,7 +29,7 @@ class IdleRecord:
     """`unsent` are the letters of each channel that waited for a try. `digest` is the week of the last digest."""
 
     periods: IdlePeriods = field(default_factory=dict)
-    ladder: LadderState = field(default_factory=dict)
+    escalation: EscalationState = field(default_factory=dict)
     messages: tuple[IdleMessage, ...] = ()
     unsent: Mapping[str, tuple[Letter, ...]] = field(default_factory=dict)
     digest: str = ""
@@ -55,13 +55,13 @@ class IdleRecordFile:
         return IdleRecord()
 
     def write(self, record: IdleRecord, now_wall_s: float) -> None:
-        """A failure is logged once; the ladder goes on without a record."""
+        """A failure is logged once; the escalation goes on without a record."""
         value = {
             "version": _VERSION,
             "boot_id": self._boot_id,
             "time_unix_s": now_wall_s,
             "periods": [[*key, period.length_s, sorted(period.processes)] for key, period in record.periods.items()],
-            "ladder": record.ladder,
+            "escalation": record.escalation,
             "messages": record.messages,
             "unsent": record.unsent,
             "digest": record.digest,
@@ -91,8 +91,10 @@ class IdleRecordFile:
             (str(workload), str(slot)): IdlePeriod(float(length_s), (), frozenset(ProcessKey(*each) for each in keys))
             for workload, slot, length_s, keys in value["periods"]
         }
-        ladder = {str(key): StepsTaken(*each) for key, each in value["ladder"].items()}
-        return IdleRecord(periods, ladder, messages, unsent, digest)
+        # "ladder" is its name in the files of release 0.1.0.
+        steps = value.get("escalation") or value.get("ladder") or {}
+        escalation = {str(key): StepsTaken(*each) for key, each in steps.items()}
+        return IdleRecord(periods, escalation, messages, unsent, digest)
 
 
 def _message(

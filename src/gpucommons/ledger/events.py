@@ -319,7 +319,7 @@ def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> f
 
 
 def _idle(before: DetectorState, reading: IdleReading, found: _Found) -> frozenset[str]:
-    """Each event of the ladder once, oldest first."""
+    """Each event of the escalation once, oldest first."""
     found += [(each.type, each.user, each.details) for each in reversed(reading.events) if each.id not in before.idle]
     return frozenset(each.id for each in reading.events)
 

@@ -1,4 +1,4 @@
-"""The ladder of idle holders at an instant: the messages of each user, and the channels that deliver them."""
+"""The escalation of idle holders at an instant: the messages of each user, and the channels that deliver them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

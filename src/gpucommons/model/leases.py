@@ -55,16 +55,15 @@ class MpsReading:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """`limit_s` is the time after which its command is ended; None: no limit. `number` orders requests by arrival.
+    """`limit_s` is the time after which its command is ended; None: no limit.
 
     `mps` is per_user or all_users if its command runs under MPS, by which daemon; empty: without MPS. `sm_percent` is
-    the most of the GPU's threads that it may use; None: all.
+    the most of the GPU's threads that it may use; None: all. The queue sets `id`, and `number`, which orders requests
+    by arrival.
     """
 
-    id: str
     uid: int
     user: str
-    number: int
     arrived_s: float
     gpus: int = 1
     memory_bytes: int | None = None
@@ -73,6 +72,8 @@ class LeaseRequest:
     name: str = ""
     mps: str = ""
     sm_percent: int | None = None
+    id: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class LeaseCounters:
 
 @dataclass(frozen=True, slots=True)
 class LeasesReading:
-    """`off` is why no lease is given, empty where leases are given. `slots` are names by UUID.
+    """`off_reason` is why no lease is given, empty where leases are given. `slots` are names by UUID.
 
     `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
     because they were not used. `recorded`: the record, which outlives the agent, can be written. `clients` are the
@@ -188,7 +189,7 @@ class LeasesReading:
     not use MPS.
     """
 
-    off: str = ""
+    off_reason: str = ""
     slots: Mapping[str, str] = field(default_factory=dict)
     leases: tuple[Lease, ...] = ()
     waiting: tuple[tuple[LeaseRequest, LeaseWait], ...] = ()

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpucommons.leases.policy.values import LeaseRefused
 from gpucommons.leases.protocol import Line, RunRequest
-from gpucommons.leases.service.desk import LeaseClient, LeaseService
+from gpucommons.leases.service.service import LeaseClient, LeaseService
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.simulation import lab_host
@@ -62,19 +62,19 @@ class LabLeaseUsers:
         self._clock = clock
         self._players = [_Player(run, run.first_s) for run in runs]
 
-    def step(self, desk: LeaseService, own: ProcessKey) -> None:
+    def step(self, service: LeaseService, own: ProcessKey) -> None:
         now_s = self._clock()
         for player in self._players:
             if not player.id and now_s >= player.next_s:
-                self._request(player, desk, own)
+                self._request(player, service, own)
             elif player.ends_s is not None and now_s >= player.ends_s:
                 id = player.id
                 self._leave(player, player.run.away_s)
-                desk.done(id, report=False)
+                service.done(id, report=False)
             elif player.ends_s is not None and player.job is None and now_s >= player.begins_s:
                 self._start(player)
 
-    def _request(self, player: _Player, desk: LeaseService, own: ProcessKey) -> None:
+    def _request(self, player: _Player, service: LeaseService, own: ProcessKey) -> None:
         run = player.run
 
         def hear(line: Line) -> None:
@@ -86,7 +86,7 @@ class LabLeaseUsers:
         )
         player.times += 1
         try:
-            player.id = desk.open(client, request)
+            player.id = service.open(client, request)
         except LeaseRefused:
             self._leave(player, _AGAIN_S)
 

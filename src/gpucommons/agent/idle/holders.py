@@ -1,4 +1,4 @@
-"""The holders of slots as the ladder sees them, and the weekly digest for administrators.
+"""The holders of slots as the escalation sees them, and the weekly digest for administrators.
 
 The holders are containers, pods, jobs, leases, and a user's programs on a GPU.
 """
@@ -25,7 +25,7 @@ from gpucommons.rules.identities import account_name
 from gpucommons.rules.placement import says_no
 from gpucommons.scheduler.programs.jobs import short_command
 
-# The holders of slots as the ladder sees them: containers, pods, jobs, leases, a user's programs on a GPU. Pure.
+# The holders of slots as the escalation sees them: containers, pods, jobs, leases, a user's programs on a GPU. Pure.
 
 
 def holders_of(reading: AllocationReading) -> Mapping[str, list[Allocation]]:

@@ -1,4 +1,4 @@
-"""Idle holders in the agent: every snapshot goes up the ladder; messages, events and actions follow from it.
+"""Idle holders in the agent: the steps that each snapshot makes due become messages, events and actions.
 
 Nothing here blocks the agent: files are written on a thread of their own, and each channel has one.
 """
@@ -21,7 +21,7 @@ from gpucommons.base.processes import boot_id
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
 from gpucommons.idle.channels import Delivery, Letter, Outbox
-from gpucommons.idle.ladder import IdleHolder, LadderState, LadderTerms, find_due_steps, reached
+from gpucommons.idle.escalation import EscalationState, EscalationTerms, IdleHolder, find_due_steps, reached
 from gpucommons.idle.messages import (
     DAYS,
     DigestSchedule,
@@ -89,7 +89,7 @@ class IdleWatch:
         self._park, self._end_lease = park, end_lease
         self._action = IdleAction(idle.act)
         act_after_s = 0.0 if self._action is IdleAction.NONE else idle.act_after_s
-        self._terms = LadderTerms(idle.after_s, idle.remind_after_s, act_after_s)
+        self._terms = EscalationTerms(idle.after_s, idle.remind_after_s, act_after_s)
         self._rules = tuple(settings.idle_rules.values())
         self._files = (ledger_file(settings, scenario), own_event_log(settings, scenario))
         # The users of a simulation do not exist: nothing is sent to them.
@@ -98,7 +98,7 @@ class IdleWatch:
         self._outboxes = [Outbox(channel, self._outcomes.put) for channel in channels]
         self._file = IdleRecordFile(idle_record(scenario), boot_id())
         self._before: IdlePeriods = {}
-        self._ladder: LadderState = {}
+        self._escalation: EscalationState = {}
         # Holders of an earlier agent that no source has reported yet.
         self._unseen: frozenset[str] = frozenset()
         self._messages: tuple[IdleMessage, ...] = ()
@@ -131,8 +131,8 @@ class IdleWatch:
             return
         record = await asyncio.to_thread(self._file.read, time.time())
         self._before = record.periods
-        self._ladder, self._messages, self._digest = record.ladder, record.messages, record.digest
-        self._unseen = frozenset(record.ladder)
+        self._escalation, self._messages, self._digest = record.escalation, record.messages, record.digest
+        self._unseen = frozenset(record.escalation)
         self._thread.start()
         if record.unsent:
             # First recorded as sent: after a crash they are not sent twice.
@@ -168,7 +168,7 @@ class IdleWatch:
             self._file.writing,
         )
 
-    # The ladder
+    # The escalation
 
     def observe(self, snapshot: Snapshot) -> None:
         """Called with every snapshot, on the event loop; does not block."""
@@ -182,7 +182,7 @@ class IdleWatch:
             self._first_s = now_s if self._first_s is None else self._first_s
             if now_s - self._first_s >= SETTLED_AFTER_S:
                 self._unseen = frozenset()
-            self._climb(readings, wall_s)
+            self._escalate(readings, wall_s)
         # A machine without GPUs keeps no files.
         if self._first_s is None:
             return
@@ -194,22 +194,22 @@ class IdleWatch:
             self._digest_looked_s = now_s
             self._send_digest_if_due(wall_s)
 
-    def _climb(self, readings: Readings, wall_s: float) -> None:
+    def _escalate(self, readings: Readings, wall_s: float) -> None:
         assert readings.allocations is not None
         rows = holders_of(readings.allocations)
         self._unseen -= rows.keys()
-        may_be_missing = self._unseen if readings.allocations.complete else self._ladder.keys()
+        may_be_missing = self._unseen if readings.allocations.complete else self._escalation.keys()
         holders = [self._holder(key, found, readings) for key, found in rows.items()]
         self._idle_holders = sum((each.idle_s or 0.0) >= self._terms.after_s for each in holders)
         self._allocations = readings.allocations
-        self._ladder, due = find_due_steps(holders, self._ladder, self._terms, may_be_missing)
+        self._escalation, due = find_due_steps(holders, self._escalation, self._terms, may_be_missing)
         idle_s = {each.key: each.idle_s for each in holders}
         letters: list[Letter] = []
         actions: list[_Action] = []
         for holder, step in due:
             held = held_idle(holder.key, rows[holder.key], readings, self._park is not None)
             address = self._address(rows[holder.key][0])
-            notified_s = self._ladder[holder.key].notified_s
+            notified_s = self._escalation[holder.key].notified_s
             if step is IdleStep.ACT:
                 actions.append(_Action(held, address, notified_s))
             else:
@@ -219,7 +219,9 @@ class IdleWatch:
             # What was delivered nowhere outside is at least shown by `gpucommons me`.
             for letter in letters:
                 if not self._channels_of(letter):
-                    self._ladder = reached(self._ladder, letter.holder, letter.notified_s, idle_s[letter.holder] or 0.0)
+                    self._escalation = reached(
+                        self._escalation, letter.holder, letter.notified_s, idle_s[letter.holder] or 0.0
+                    )
             self._write_then(letters, actions)
 
     def _holder(self, key: str, rows: list[Allocation], readings: Readings) -> IdleHolder:
@@ -284,7 +286,7 @@ class IdleWatch:
     def _is_over(self, message: IdleMessage, wall_s: float) -> bool:
         if message.step is IdleStep.ACT:
             return abs(wall_s - message.wall_s) >= _ACTED_IS_NEW_S
-        done = self._ladder.get(message.holder)
+        done = self._escalation.get(message.holder)
         return done is None or done.notified_s != message.notified_s
 
     def _forget_messages(self, wall_s: float) -> None:
@@ -341,7 +343,7 @@ class IdleWatch:
             return
         rows = holders_of(self._allocations).get(letter.holder, []) if self._allocations else []
         idle_s = shortest_idle_s(rows) or letter.notified_s
-        self._ladder = reached(self._ladder, letter.holder, letter.notified_s, idle_s)
+        self._escalation = reached(self._escalation, letter.holder, letter.notified_s, idle_s)
 
     # Files and the digest, on the thread
 
@@ -366,11 +368,11 @@ class IdleWatch:
 
     def _write(self, unsent: Mapping[str, tuple[Letter, ...]] | None = None) -> None:
         allocations, wall_s = self._allocations, time.time()
-        ladder, messages, digest = self._ladder, self._messages, self._digest
+        escalation, messages, digest = self._escalation, self._messages, self._digest
 
         def write() -> None:
             periods = self._before if allocations is None else idle_periods(allocations)
-            self._file.write(IdleRecord(periods, ladder, messages, unsent or {}, digest), wall_s)
+            self._file.write(IdleRecord(periods, escalation, messages, unsent or {}, digest), wall_s)
 
         self._tasks.put(write)
 

@@ -26,9 +26,9 @@ from gpucommons.faces.documents.report import LedgerUnreadable
 from gpucommons.leases.mps.control import MpsControl
 from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
 from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
-from gpucommons.leases.service.desk import DeskEnforcement, LeaseEnvironment, LeaseFacts, LeaseService
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
+from gpucommons.leases.service.service import LeaseEnforcement, LeaseFacts, LeaseHost, LeaseService
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
@@ -142,7 +142,7 @@ class Leasing:
 
         def end() -> None:
             try:
-                server.desk.cancel(id, os.getuid(), is_admin=True, why=why)
+                server.service.cancel(id, os.getuid(), is_admin=True, why=why)
             except LeaseRefused as error:
                 done(str(error))
             else:
@@ -155,19 +155,19 @@ class Leasing:
         if server is None:
             return
         facts = self._facts(snapshot)
-        self._thread.call(lambda: self._update(server.desk, facts))
+        self._thread.call(lambda: self._update(server.service, facts))
 
-    def _update(self, desk: LeaseService, facts: LeaseFacts) -> None:
+    def _update(self, service: LeaseService, facts: LeaseFacts) -> None:
         """On the thread of leases."""
-        desk.update(facts)
+        service.update(facts)
         if self._users is not None:
-            self._users.step(desk, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
+            self._users.step(service, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
 
     def _read(self) -> LeasesReading:
         server = self._server
         if server is None:
             raise SourceStarting("the lease service has not started")
-        reading = server.desk.reading
+        reading = server.service.reading
         return reading if self._shows_own_pids else replace(reading, clients={})
 
     def _facts(self, snapshot: Snapshot) -> LeaseFacts:
@@ -187,7 +187,7 @@ class Leasing:
             read_s,
             user_facts(readings),
             gpu_programs(readings) if leases else (),
-            self._off(snapshot),
+            self._off_reason(snapshot),
             frozenset(lease.request.id for lease in leases),
             {} if parking is None else parking.expected_rooms,
         )
@@ -215,9 +215,9 @@ class Leasing:
             report["error"] = str(error)
         server = self._server
         if server is not None:
-            self._thread.call(lambda: server.desk.deliver_report(id, report))
+            self._thread.call(lambda: server.service.deliver_report(id, report))
 
-    def _off(self, snapshot: Snapshot) -> str:
+    def _off_reason(self, snapshot: Snapshot) -> str:
         """Why leases are off: another system allocates the GPUs, and the administrator did not decide."""
         if self._settings.leases.enabled == "true" or self._scenario is not None:
             return ""
@@ -251,16 +251,16 @@ class Leasing:
     async def _open(self, access: LeaseAccess) -> None:
         record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
-        world = LeaseEnvironment(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
+        host = LeaseHost(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
         mps = self._mps_supervisor()
         lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps)
-        desk = LeaseService(self._terms, record, world, self._scenario, self._enforcement(), lease_mps)
-        server = LeaseServer(str(self._path), desk, access)
+        service = LeaseService(self._terms, record, host, self._scenario, self._enforcement(), lease_mps)
+        server = LeaseServer(str(self._path), service, access)
         await server.start()
         self._server, self._mps = server, mps
         if mps is not None:
             await mps.start()
-            desk.settle()
+            service.settle()
 
     def _mps_supervisor(self) -> MpsSupervisor | None:
         """None where leases do not use MPS. A simulation has no GPU that it could use.
@@ -276,15 +276,15 @@ class Leasing:
 
         def gpu_name(uuid: str) -> str:
             server = self._server
-            return uuid if server is None else server.desk.reading.slots.get(uuid, uuid)
+            return uuid if server is None else server.service.reading.slots.get(uuid, uuid)
 
         def changed() -> None:
             if self._server is not None:
-                self._server.desk.settle()
+                self._server.service.settle()
 
         return MpsSupervisor(control, mode, self._user_name, gpu_name, changed)
 
-    def _enforcement(self) -> DeskEnforcement | None:
+    def _enforcement(self) -> LeaseEnforcement | None:
         enforcer = self._enforcer
         if enforcer is None:
             return None
@@ -305,7 +305,7 @@ class Leasing:
                 paused=paused, spared="" if paused else standing.spared.get(each.key, "it was found a moment ago")
             )
 
-        return DeskEnforcement(report, marked)
+        return LeaseEnforcement(report, marked)
 
     async def _close(self) -> None:
         server, self._server = self._server, None

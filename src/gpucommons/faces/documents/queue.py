@@ -102,7 +102,7 @@ def queue(snapshot: Snapshot) -> Json:
 def queue_document(reading: LeasesReading, now_s: float) -> dict[str, Json]:
     """`off` is why leases are not given now; null where they are."""
     return {
-        "off": reading.off or None,
+        "off": reading.off_reason or None,
         "leases": {lease.request.id: _LEASE.build(_named(lease, reading)) for lease in reading.leases},
         "waiting": {pair[0].id: _REQUEST.build(pair) for pair in reading.waiting},
         "reservations": {

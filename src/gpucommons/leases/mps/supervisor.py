@@ -15,7 +15,7 @@ from typing import Final
 from gpucommons.leases.mps.control import MpsControl, MpsError
 from gpucommons.leases.mps.plan import DaemonStage, MpsDaemon, MpsKey, MpsStep, failed, kept, make_mps_plan, started
 from gpucommons.leases.protocol import Line
-from gpucommons.leases.service.desk import MPS_OFF
+from gpucommons.leases.service.service import MPS_OFF
 from gpucommons.model.leases import Lease, MpsDaemonReading, MpsEvent, MpsReading
 
 # Keeps the MPS daemons that leases need: does what the plan says, watches them, and keeps what happened as events.

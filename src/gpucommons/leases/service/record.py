@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpucommons.base.files import replace_state_file
-from gpucommons.leases.policy.book import BookRecord
+from gpucommons.leases.policy.queue import QueueRecord
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 
 _VERSION: Final = 1
@@ -49,7 +49,7 @@ class LeaseRecord:
         self._boot_id = boot_id
         self.writing = True
 
-    def read(self) -> tuple[BookRecord, KnownClients]:
+    def read(self) -> tuple[QueueRecord, KnownClients]:
         """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
         try:
             with self._path.open("rb") as file:
@@ -58,18 +58,18 @@ class LeaseRecord:
             pass
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             log.warning("leases: the record %s cannot be read: %s; leases start without it", self._path, error)
-        return BookRecord(), {}
+        return QueueRecord(), {}
 
-    def write(self, book: BookRecord, clients: KnownClients, durably: bool = False) -> None:
+    def write(self, queue: QueueRecord, clients: KnownClients, durably: bool = False) -> None:
         """`durably` also survives a power failure. A failure is logged once; leases go on without a record."""
         value = {
             "version": _VERSION,
             "boot_id": self._boot_id,
-            "leases": [dataclasses.asdict(each) for each in book.leases],
-            "waiting": [dataclasses.asdict(each) for each in book.waiting],
-            "reservations": [dataclasses.asdict(each) for each in book.reservations],
-            "ended": book.ended,
-            "next_number": book.next_number,
+            "leases": [dataclasses.asdict(each) for each in queue.leases],
+            "waiting": [dataclasses.asdict(each) for each in queue.waiting],
+            "reservations": [dataclasses.asdict(each) for each in queue.reservations],
+            "ended": queue.ended,
+            "next_number": queue.next_number,
             "clients": clients,
         }
         try:
@@ -85,19 +85,19 @@ class LeaseRecord:
         else:
             self.writing = True
 
-    def _parsed(self, value: dict[str, Any]) -> tuple[BookRecord, KnownClients]:
+    def _parsed(self, value: dict[str, Any]) -> tuple[QueueRecord, KnownClients]:
         reservations = tuple(
             Reservation(**{**each, "slots": tuple(each["slots"])}) for each in value.get("reservations", ())
         )
         ended = tuple((str(user), float(seconds)) for user, seconds in value.get("ended", ()))
         number = int(value.get("next_number", 1))
         if value.get("boot_id") != self._boot_id:
-            return BookRecord((), (), reservations, ended, number), {}
+            return QueueRecord((), (), reservations, ended, number), {}
         leases = tuple(
             Lease(LeaseRequest(**each["request"]), tuple(each["slots"]), each["gpus"], each["since_s"])
             for each in value["leases"]
         )
         waiting = tuple(LeaseRequest(**each) for each in value["waiting"])
-        return BookRecord(leases, waiting, reservations, ended, number), {
+        return QueueRecord(leases, waiting, reservations, ended, number), {
             id: KnownClient(*each) for id, each in value["clients"].items()
         }

@@ -29,7 +29,7 @@ from gpucommons.leases.protocol import (
     is_done,
     parse_request,
 )
-from gpucommons.leases.service.desk import LeaseClient, LeaseService
+from gpucommons.leases.service.service import LeaseClient, LeaseService
 from gpucommons.model.leases import LeasesReading
 
 _SOCKET_MODE: Final = 0o666
@@ -72,9 +72,9 @@ class _Peer:
 
 
 class LeaseServer:
-    def __init__(self, path: str, desk: LeaseService, access: LeaseAccess) -> None:
+    def __init__(self, path: str, service: LeaseService, access: LeaseAccess) -> None:
         self._path = path
-        self.desk = desk
+        self.service = service
         self._access = access
         self._socket: UnixListener | None = None
         self._listener: asyncio.Server | None = None
@@ -98,7 +98,7 @@ class LeaseServer:
         self._ticking.cancel()
         self._socket.remove_file()
         self._listener.close()
-        self.desk.close()
+        self.service.close()
         for writer in list(self._writers):
             writer.close()
 
@@ -106,7 +106,7 @@ class LeaseServer:
         while True:
             await asyncio.sleep(_TICK_S)
             try:
-                self.desk.tick()
+                self.service.tick()
             except Exception:
                 log.exception("leases: an error in the queue; it goes on")
 
@@ -177,30 +177,30 @@ class LeaseServer:
             lambda line: _send(writer, line),
             request.updates,
         )
-        desk = self.desk
-        id = desk.open(client, request) if isinstance(request, RunRequest) else desk.resume(client, request)
+        service = self.service
+        id = service.open(client, request) if isinstance(request, RunRequest) else service.resume(client, request)
         try:
             while raw := await reader.readline():
                 done, report = is_done(raw)
                 if done:
-                    desk.done(id, report)
+                    service.done(id, report)
                     if report:
                         # The client ends the connection when it has its report.
                         async with asyncio.timeout(_REPORT_S):
                             await reader.readline()
                     return
         finally:
-            desk.left(id)
+            service.left(id)
 
     def _answer(self, peer: _Peer, request: LeaseLine) -> object:
         if isinstance(request, QueueRequest):
-            return self._access.document(self.desk.reading, peer.uid, peer.user)
+            return self._access.document(self.service.reading, peer.uid, peer.user)
         if isinstance(request, ReserveRequest):
-            made = self.desk.reserve(peer.uid, peer.user, request)
-            slots = [self.desk.reading.slots.get(uuid, uuid) for uuid in made.slots]
+            made = self.service.reserve(peer.uid, peer.user, request)
+            slots = [self.service.reading.slots.get(uuid, uuid) for uuid in made.slots]
             return {"id": made.id, "from_s": made.from_s, "until_s": made.until_s, "gpus": made.gpus, "slots": slots}
         assert isinstance(request, CancelRequest)
-        act = self.desk.cancel if request.kind == "cancel" else self.desk.unreserve
+        act = self.service.cancel if request.kind == "cancel" else self.service.unreserve
         return act(request.id, peer.uid, peer.is_admin)
 
 

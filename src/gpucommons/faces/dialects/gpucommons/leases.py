@@ -44,7 +44,7 @@ def collect_leases(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.leases
     if reading is None:
         return
-    yield ENABLED.value(int(not reading.off))
+    yield ENABLED.value(int(not reading.off_reason))
     yield from _of_users(reading, snapshot.wall_s)
     totals = reading.counters
     yield GRANTED.value(totals.granted)

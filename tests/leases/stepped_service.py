@@ -1,4 +1,4 @@
-"""A desk with clocks that the test sets, and clients that keep the lines they get."""
+"""A lease service with clocks that the test sets, and clients that keep the lines they get."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
 from gpucommons.leases.protocol import Line
-from gpucommons.leases.service.desk import (
-    DeskEnforcement,
-    DeskMps,
-    LeaseClient,
-    LeaseEnvironment,
-    LeaseFacts,
-    LeaseService,
-)
 from gpucommons.leases.service.record import LeaseRecord
+from gpucommons.leases.service.service import (
+    LeaseClient,
+    LeaseEnforcement,
+    LeaseFacts,
+    LeaseHost,
+    LeaseService,
+    MpsService,
+)
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Inbox:
 
 
 @dataclass
-class SteppedDesk:
+class SteppedService:
     directory: Path
     slots: tuple[LeasableSlot, ...]
     terms: LeaseTerms = field(default_factory=LeaseTerms)
@@ -47,10 +47,10 @@ class SteppedDesk:
     boot_id: str = "boot-1"
     descendants: set[tuple[int, int]] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
-    enforcement: DeskEnforcement | None = None
+    enforcement: LeaseEnforcement | None = None
     reports: list[str] = field(default_factory=list)
-    mps: DeskMps | None = None
-    desk: LeaseService = field(init=False)
+    mps: MpsService | None = None
+    service: LeaseService = field(init=False)
 
     def __post_init__(self) -> None:
         self.open()
@@ -58,25 +58,25 @@ class SteppedDesk:
 
     def open(self) -> None:
         record = LeaseRecord(self.directory / "leases.json", self.boot_id)
-        world = LeaseEnvironment(
+        host = LeaseHost(
             lambda: self.wall_s,
             lambda: self.monotonic_s,
             lambda pid: None if pid in self.dead else 77,
             lambda pid, above: (pid, above) in self.descendants,
             self.reports.append,
         )
-        self.desk = LeaseService(self.terms, record, world, enforcement=self.enforcement, mps=self.mps)
+        self.service = LeaseService(self.terms, record, host, enforcement=self.enforcement, mps=self.mps)
 
     def restart(self) -> None:
-        self.desk.close()
+        self.service.close()
         self.open()
         self.look()
 
     def later(self, seconds: float) -> None:
         self.wall_s += seconds
         self.monotonic_s += seconds
-        self.desk.tick()
+        self.service.tick()
 
     def look(self, **facts: Any) -> None:
         """A snapshot that was read now."""
-        self.desk.update(LeaseFacts(**{"slots": self.slots, "read_s": self.wall_s, **facts}))
+        self.service.update(LeaseFacts(**{"slots": self.slots, "read_s": self.wall_s, **facts}))

@@ -1,4 +1,4 @@
-"""The desk: leases over restarts, tokens, trespassers, reports, cancelling, and a clock that is set."""
+"""The service: leases over restarts, tokens, trespassers, reports, cancelling, and a clock that is set."""
 
 import json
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ import pytest
 
 from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
-from gpucommons.leases.service.desk import DeskEnforcement, GpuProgram
 from gpucommons.leases.service.record import LeaseRecord
+from gpucommons.leases.service.service import GpuProgram, LeaseEnforcement
 from gpucommons.model.leases import Lease, MpsReading
 from gpucommons.model.process_identity import ProcessKey
-from leases.book_world import whole
-from leases.desk_world import Inbox, SteppedDesk
+from leases.random_node import whole
+from leases.stepped_service import Inbox, SteppedService
 
 
 def bobs() -> Inbox:
@@ -21,22 +21,22 @@ def bobs() -> Inbox:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> SteppedDesk:
-    return SteppedDesk(tmp_path, (whole(0),))
+def world(tmp_path: Path) -> SteppedService:
+    return SteppedService(tmp_path, (whole(0),))
 
 
-def resumed(world: SteppedDesk, inbox: Inbox, **changes: str) -> Inbox:
+def resumed(world: SteppedService, inbox: Inbox, **changes: str) -> Inbox:
     queued = inbox.last("queued")
     again = Inbox(inbox.uid, inbox.user, inbox.pid)
     token = {"id": queued["id"], "token": queued["token"], **changes}
-    world.desk.resume(again.client(), ResumeRequest(**token))
+    world.service.resume(again.client(), ResumeRequest(**token))
     return again
 
 
-def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: SteppedDesk) -> None:
+def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: SteppedService) -> None:
     alice, bob = Inbox(), bobs()
-    world.desk.open(alice.client(), RunRequest())
-    world.desk.open(bob.client(), RunRequest())
+    world.service.open(alice.client(), RunRequest())
+    world.service.open(bob.client(), RunRequest())
     assert alice.events() == ["queued", "granted"]
     assert bob.events() == ["queued", "waiting"]
     world.restart()
@@ -49,15 +49,15 @@ def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: SteppedDe
     with pytest.raises(LeaseRefused, match="has a connection"):
         resumed(world, alice)
     again = resumed(world, bob)
-    world.desk.done(alice.last("queued")["id"], report=False)
+    world.service.done(alice.last("queued")["id"], report=False)
     assert again.events() == ["waiting", "granted"]
 
 
-def test_a_lease_whose_client_does_not_come_back_is_held_for_60_s(world: SteppedDesk) -> None:
-    world.desk.open(Inbox().client(), RunRequest())
+def test_a_lease_whose_client_does_not_come_back_is_held_for_60_s(world: SteppedService) -> None:
+    world.service.open(Inbox().client(), RunRequest())
     world.restart()
     bob = bobs()
-    world.desk.open(bob.client(), RunRequest())
+    world.service.open(bob.client(), RunRequest())
     world.later(59.0)
     assert "granted" not in bob.events()
     world.later(1.0)
@@ -65,13 +65,13 @@ def test_a_lease_whose_client_does_not_come_back_is_held_for_60_s(world: Stepped
     world.later(1.0)
     world.look()
     assert "granted" in bob.events()
-    assert world.desk.reading.counters.lost == 1
+    assert world.service.reading.counters.lost == 1
 
 
-def test_a_client_that_died_while_the_agent_was_away_is_not_waited_for(world: SteppedDesk) -> None:
+def test_a_client_that_died_while_the_agent_was_away_is_not_waited_for(world: SteppedService) -> None:
     alice, bob = Inbox(), bobs()
-    world.desk.open(alice.client(), RunRequest())
-    world.desk.open(bob.client(), RunRequest())
+    world.service.open(alice.client(), RunRequest())
+    world.service.open(bob.client(), RunRequest())
     world.dead.add(alice.pid)
     world.restart()
     again = resumed(world, bob)
@@ -80,18 +80,18 @@ def test_a_client_that_died_while_the_agent_was_away_is_not_waited_for(world: St
     assert "granted" in again.events()
 
 
-def test_after_a_reboot_only_reservations_are_left(world: SteppedDesk) -> None:
-    world.desk.open(Inbox().client(), RunRequest())
-    made = world.desk.reserve(1001, "alice", ReserveRequest(1, world.wall_s + 3600, 3600.0))
+def test_after_a_reboot_only_reservations_are_left(world: SteppedService) -> None:
+    world.service.open(Inbox().client(), RunRequest())
+    made = world.service.reserve(1001, "alice", ReserveRequest(1, world.wall_s + 3600, 3600.0))
     world.boot_id = "boot-2"
     world.restart()
-    assert world.desk.reading.leases == ()
-    assert [each.id for each in world.desk.reading.reservations] == [made.id]
+    assert world.service.reading.leases == ()
+    assert [each.id for each in world.service.reading.reservations] == [made.id]
 
 
-def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: SteppedDesk, tmp_path: Path) -> None:
+def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: SteppedService, tmp_path: Path) -> None:
     alice = Inbox()
-    world.desk.open(alice.client(), RunRequest())
+    world.service.open(alice.client(), RunRequest())
     text = (tmp_path / "leases.json").read_text()
     assert json.loads(text)["leases"][0]["slots"] == ["GPU-0"]
     assert alice.last("queued")["token"] not in text
@@ -100,49 +100,49 @@ def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: Stepped
     assert LeaseRecord(tmp_path / "leases.json", "boot-1").read()[0].leases == ()
     (tmp_path / "leases.json").unlink()
     (tmp_path / "leases.json").mkdir()
-    world.desk.open(bobs().client(), RunRequest())
-    world.desk.done(alice.last("queued")["id"], report=False)
-    assert not world.desk.reading.recorded
-    assert len(world.desk.reading.leases) == 1, "leases go on without a record"
+    world.service.open(bobs().client(), RunRequest())
+    world.service.done(alice.last("queued")["id"], report=False)
+    assert not world.service.reading.recorded
+    assert len(world.service.reading.leases) == 1, "leases go on without a record"
 
 
-def test_slots_of_a_client_that_died_are_given_again_after_they_were_read(world: SteppedDesk) -> None:
+def test_slots_of_a_client_that_died_are_given_again_after_they_were_read(world: SteppedService) -> None:
     alice, bob = Inbox(), bobs()
-    id = world.desk.open(alice.client(), RunRequest())
-    world.desk.open(bob.client(), RunRequest())
-    world.desk.left(id)
+    id = world.service.open(alice.client(), RunRequest())
+    world.service.open(bob.client(), RunRequest())
+    world.service.left(id)
     assert "granted" not in bob.events()
     world.later(1.0)
     world.look()
     assert "granted" in bob.events()
 
 
-def test_cancelling_is_for_the_owner_and_administrators(world: SteppedDesk) -> None:
+def test_cancelling_is_for_the_owner_and_administrators(world: SteppedService) -> None:
     alice, bob = Inbox(), bobs()
-    lease, request = world.desk.open(alice.client(), RunRequest()), world.desk.open(bob.client(), RunRequest())
+    lease, request = world.service.open(alice.client(), RunRequest()), world.service.open(bob.client(), RunRequest())
     for id in (lease, "99"):
         with pytest.raises(LeaseRefused, match=f"no lease and no request {id} of yours"):
-            world.desk.cancel(id, 1002, is_admin=False)
-    assert world.desk.cancel(request, 1002, is_admin=False) == f"request {request} of bob is cancelled"
-    assert world.desk.cancel(lease, 0, is_admin=True) == f"lease {lease} of alice is cancelled"
+            world.service.cancel(id, 1002, is_admin=False)
+    assert world.service.cancel(request, 1002, is_admin=False) == f"request {request} of bob is cancelled"
+    assert world.service.cancel(lease, 0, is_admin=True) == f"lease {lease} of alice is cancelled"
     assert bob.last("cancelled")["sentence"] == "cancelled by its user"
     assert alice.last("cancelled")["sentence"] == "cancelled by an administrator"
-    reservation = world.desk.reserve(1001, "alice", ReserveRequest(1, world.wall_s, 60.0))
+    reservation = world.service.reserve(1001, "alice", ReserveRequest(1, world.wall_s, 60.0))
     with pytest.raises(LeaseRefused, match="of yours"):
-        world.desk.unreserve(reservation.id, 1002, is_admin=False)
-    world.desk.unreserve(reservation.id, 1001, is_admin=False)
+        world.service.unreserve(reservation.id, 1002, is_admin=False)
+    world.service.unreserve(reservation.id, 1001, is_admin=False)
 
 
-def test_no_wait_is_refused_and_leaves_no_trace(world: SteppedDesk) -> None:
-    world.desk.open(Inbox().client(), RunRequest())
+def test_no_wait_is_refused_and_leaves_no_trace(world: SteppedService) -> None:
+    world.service.open(Inbox().client(), RunRequest())
     with pytest.raises(LeaseRefused, match="no slot is free now: every GPU that fits is in use"):
-        world.desk.open(bobs().client(), RunRequest(wait=False))
-    assert world.desk.reading.waiting == ()
+        world.service.open(bobs().client(), RunRequest(wait=False))
+    assert world.service.reading.waiting == ()
 
 
-def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it(world: SteppedDesk) -> None:
+def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it(world: SteppedService) -> None:
     alice = Inbox()
-    world.desk.open(alice.client(), RunRequest())
+    world.service.open(alice.client(), RunRequest())
     world.later(1.0)
     programs = (
         GpuProgram("GPU-0", 10, ProcessKey(10, 1), 1001, frozenset({"alice"}), "train"),
@@ -153,138 +153,138 @@ def test_a_program_of_another_user_is_a_trespasser_unless_the_command_started_it
     )
     world.descendants.add((13, alice.pid))
     world.look(programs=programs)
-    assert [(each.pid, each.user, each.slot) for each in world.desk.reading.trespassers] == [(12, "bob", "0")]
+    assert [(each.pid, each.user, each.slot) for each in world.service.reading.trespassers] == [(12, "bob", "0")]
     world.look()
-    assert world.desk.reading.trespassers == ()
+    assert world.service.reading.trespassers == ()
 
 
 def test_trespassers_are_reported_with_each_reading_and_forgotten_with_their_lease(tmp_path: Path) -> None:
     reports: list[list[int]] = []
-    enforcement = DeskEnforcement(
+    enforcement = LeaseEnforcement(
         lambda found: reports.append([each.pid for each in found]), lambda each: each._replace(paused=True)
     )
-    world = SteppedDesk(tmp_path, (whole(0),), enforcement=enforcement)
-    id = world.desk.open(Inbox().client(), RunRequest())
+    world = SteppedService(tmp_path, (whole(0),), enforcement=enforcement)
+    id = world.service.open(Inbox().client(), RunRequest())
     world.later(1.0)
     stray = GpuProgram("GPU-0", 12, ProcessKey(12, 1), 1002, frozenset({"bob"}), "stray")
     world.look(programs=(stray,))
     world.look(programs=(stray,))
     assert reports[-2:] == [[12], [12]]
-    assert [each.paused for each in world.desk.reading.trespassers] == [True]
+    assert [each.paused for each in world.service.reading.trespassers] == [True]
     # Before the next reading: it goes on at once.
-    world.desk.done(id, report=False)
+    world.service.done(id, report=False)
     assert reports[-1] == []
-    assert world.desk.reading.trespassers == ()
+    assert world.service.reading.trespassers == ()
 
 
-def test_what_a_command_started_is_no_trespasser_while_its_client_is_away(world: SteppedDesk) -> None:
+def test_what_a_command_started_is_no_trespasser_while_its_client_is_away(world: SteppedService) -> None:
     alice = Inbox()
-    world.desk.open(alice.client(), RunRequest())
+    world.service.open(alice.client(), RunRequest())
     world.later(1.0)
     world.restart()
     world.descendants.add((13, alice.pid))
     world.look(programs=(GpuProgram("GPU-0", 13, ProcessKey(13, 1), 0, frozenset({"root"}), "sudo child"),))
-    assert world.desk.reading.trespassers == ()
+    assert world.service.reading.trespassers == ()
 
 
-def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedDesk) -> None:
+def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedService) -> None:
     alice = Inbox()
-    id = world.desk.open(alice.client(), RunRequest())
-    world.desk.done(id, report=True)
-    world.look(seen=frozenset({id}))
+    id = world.service.open(alice.client(), RunRequest())
+    world.service.done(id, report=True)
+    world.look(unbilled=frozenset({id}))
     assert world.reports == []
     world.look()
     world.look()
     assert world.reports == [id], "asked for once"
     assert "report" not in alice.events()
-    world.desk.deliver_report(id, {"job": {"id": "lease-1"}})
-    world.desk.deliver_report(id, {"job": None})
+    world.service.deliver_report(id, {"job": {"id": "lease-1"}})
+    world.service.deliver_report(id, {"job": None})
     assert alice.events().count("report") == 1
     assert alice.last("report")["job"] == {"id": "lease-1"}
 
 
-def test_a_cancelled_lease_has_a_report_when_its_command_has_ended(world: SteppedDesk) -> None:
+def test_a_cancelled_lease_has_a_report_when_its_command_has_ended(world: SteppedService) -> None:
     alice, bob = Inbox(), bobs()
-    id = world.desk.open(alice.client(), RunRequest())
-    waits = world.desk.open(bob.client(), RunRequest())
-    world.desk.cancel(id, alice.uid, False)
-    world.desk.cancel(waits, bob.uid, False)
+    id = world.service.open(alice.client(), RunRequest())
+    waits = world.service.open(bob.client(), RunRequest())
+    world.service.cancel(id, alice.uid, False)
+    world.service.cancel(waits, bob.uid, False)
     world.look()
     assert world.reports == [], "its command has not ended"
-    world.desk.done(id, report=True)
-    world.desk.done(waits, report=True)
+    world.service.done(id, report=True)
+    world.service.done(waits, report=True)
     world.look()
     assert world.reports == [id], "a request that was cancelled held nothing"
-    world.desk.deliver_report(id, {"job": None})
+    world.service.deliver_report(id, {"job": None})
     assert alice.events()[-1] == "report"
 
 
-def test_a_client_that_does_not_wait_for_its_report_gets_none(world: SteppedDesk) -> None:
+def test_a_client_that_does_not_wait_for_its_report_gets_none(world: SteppedService) -> None:
     alice = Inbox()
-    id = world.desk.open(alice.client(), RunRequest())
-    world.desk.done(id, report=True)
-    world.desk.left(id)
+    id = world.service.open(alice.client(), RunRequest())
+    world.service.done(id, report=True)
+    world.service.left(id)
     world.look()
     assert world.reports == []
-    world.desk.deliver_report(id, {"job": None})
+    world.service.deliver_report(id, {"job": None})
     assert "report" not in alice.events()
 
 
-def test_where_another_system_allocates_requests_are_refused_with_the_reason(world: SteppedDesk) -> None:
+def test_where_another_system_allocates_requests_are_refused_with_the_reason(world: SteppedService) -> None:
     waits = bobs()
-    world.desk.open(Inbox().client(), RunRequest())
-    world.desk.open(waits.client(), RunRequest())
-    world.look(off="Slurm allocates the GPUs of this node, so leases are off")
+    world.service.open(Inbox().client(), RunRequest())
+    world.service.open(waits.client(), RunRequest())
+    world.look(off_reason="Slurm allocates the GPUs of this node, so leases are off")
     assert "Slurm" in waits.last("error")["error"]
     with pytest.raises(LeaseRefused, match="Slurm"):
-        world.desk.open(Inbox().client(), RunRequest())
-    assert len(world.desk.reading.leases) == 1
+        world.service.open(Inbox().client(), RunRequest())
+    assert len(world.service.reading.leases) == 1
 
 
 def test_a_request_before_the_first_reading_is_checked_with_it(tmp_path: Path) -> None:
-    world = SteppedDesk(tmp_path, (whole(0),))
+    world = SteppedService(tmp_path, (whole(0),))
     world.look(slots=None)
     too_many, fits = Inbox(), bobs()
-    world.desk.open(too_many.client(), RunRequest(gpus=9))
-    world.desk.open(fits.client(), RunRequest())
+    world.service.open(too_many.client(), RunRequest(gpus=9))
+    world.service.open(fits.client(), RunRequest())
     assert too_many.events() == ["queued", "waiting"]
     world.look()
     assert "9 GPUs requested" in too_many.last("error")["error"]
     assert "granted" in fits.events()
 
 
-def test_a_clock_that_is_set_changes_no_wait(world: SteppedDesk) -> None:
-    world.desk.open(Inbox().client(), RunRequest())
+def test_a_clock_that_is_set_changes_no_wait(world: SteppedService) -> None:
+    world.service.open(Inbox().client(), RunRequest())
     world.later(10.0)
     world.wall_s += 86_400.0
     world.later(1.0)
-    (lease,) = world.desk.reading.leases
+    (lease,) = world.service.reading.leases
     assert world.wall_s - lease.since_s == pytest.approx(11.0)
 
 
-def test_the_room_that_parking_makes_is_the_expected_start(world: SteppedDesk) -> None:
+def test_the_room_that_parking_makes_is_the_expected_start(world: SteppedService) -> None:
     bob = bobs()
-    world.desk.open(Inbox().client(), RunRequest())
-    world.desk.open(bob.client(updates=True), RunRequest())
+    world.service.open(Inbox().client(), RunRequest())
+    world.service.open(bob.client(updates=True), RunRequest())
     assert bob.last("waiting")["expected_s"] is None, "no lease has ended yet"
     world.look(rooms_s={bob.last("queued")["id"]: world.wall_s + 90})
     assert bob.last("waiting")["expected_s"] == 90
-    assert world.desk.reading.waiting[0][1].expected_start_s == world.wall_s + 90
+    assert world.service.reading.waiting[0][1].expected_start_s == world.wall_s + 90
     world.look()
     assert bob.last("waiting")["expected_s"] is None
 
 
-def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedDesk) -> None:
+def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedService) -> None:
     bob, root = bobs(), Inbox(uid=0, user="root", sees_all=True)
-    world.desk.open(Inbox().client(), RunRequest())
-    world.desk.open(bob.client(), RunRequest())
-    world.desk.open(root.client(), RunRequest())
+    world.service.open(Inbox().client(), RunRequest())
+    world.service.open(bob.client(), RunRequest())
+    world.service.open(root.client(), RunRequest())
     assert bob.last("waiting")["holders"][0]["user"] == "another user"
     assert root.last("waiting")["holders"][0]["user"] == "alice"
 
 
 class Daemons:
-    """MPS as the desk sees it: one state for the daemons of all leases."""
+    """MPS as the service sees it: one state for the daemons of all leases."""
 
     mode = "per_user"
 
@@ -311,8 +311,8 @@ class Daemons:
 
 def test_a_client_gets_its_lease_when_the_daemon_runs_also_after_a_restart(tmp_path: Path) -> None:
     daemons, alice = Daemons(), Inbox()
-    world = SteppedDesk(tmp_path, (whole(0),), mps=daemons)
-    id = world.desk.open(alice.client(), RunRequest(share=True, sm_percent=50))
+    world = SteppedService(tmp_path, (whole(0),), mps=daemons)
+    id = world.service.open(alice.client(), RunRequest(share=True, sm_percent=50))
     assert alice.events() == ["queued"]
     assert daemons.served[-1] == [id]
     daemons.running = True
@@ -329,28 +329,28 @@ def test_a_client_gets_its_lease_when_the_daemon_runs_also_after_a_restart(tmp_p
     daemons.running = True
     world.look()
     assert again.events() == ["granted"]
-    assert len(world.desk.reading.leases) == 1
+    assert len(world.service.reading.leases) == 1
 
 
 def test_a_lease_whose_daemon_does_not_start_is_refused(tmp_path: Path) -> None:
     daemons, alice = Daemons(), Inbox()
-    world = SteppedDesk(tmp_path, (whole(0),), mps=daemons)
-    world.desk.open(alice.client(), RunRequest(share=True))
+    world = SteppedService(tmp_path, (whole(0),), mps=daemons)
+    world.service.open(alice.client(), RunRequest(share=True))
     daemons.why_not = "no device"
     world.look()
     assert alice.last("error")["error"].startswith("MPS could not be started for the lease: no device")
     assert daemons.served[-1] == []
-    assert world.desk.reading.leases == ()
+    assert world.service.reading.leases == ()
 
 
 def test_where_mps_cannot_serve_a_user_only_limits_are_refused(tmp_path: Path) -> None:
-    world = SteppedDesk(tmp_path, (whole(0),), mps=Daemons())
+    world = SteppedService(tmp_path, (whole(0),), mps=Daemons())
     bob = bobs()
     with pytest.raises(LeaseRefused, match="--sm 50 needs MPS: it needs root"):
-        world.desk.open(bob.client(), RunRequest(share=True, sm_percent=50))
+        world.service.open(bob.client(), RunRequest(share=True, sm_percent=50))
     with pytest.raises(LeaseRefused, match="--sm 50 needs --share"):
-        world.desk.open(bob.client(), RunRequest(sm_percent=50))
-    world.desk.open(bob.client(), RunRequest(share=True))
+        world.service.open(bob.client(), RunRequest(sm_percent=50))
+    world.service.open(bob.client(), RunRequest(share=True))
     assert "mps" not in bob.last("granted")
-    world.desk.open(Inbox().client(), RunRequest())
-    assert not any(lease.request.mps for lease in world.desk.reading.leases)
+    world.service.open(Inbox().client(), RunRequest())
+    assert not any(lease.request.mps for lease in world.service.reading.leases)

@@ -1,10 +1,10 @@
-"""A node with random users: drives a LeaseBook and checks after each step what must always hold."""
+"""A node with random users: drives a LeaseQueue and checks after each step what must always hold."""
 
 import random
 from dataclasses import dataclass, field, replace
 
-from gpucommons.leases.policy.book import LeaseDemand, LeasePolicy, SettledLeases
 from gpucommons.leases.policy.plan import fits
+from gpucommons.leases.policy.queue import LeaseQueue, SettledLeases
 from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 
@@ -23,7 +23,7 @@ def mig(gpu: int, number: int) -> LeasableSlot:
 
 
 @dataclass
-class BookWorld:
+class RandomNode:
     dice: random.Random
     terms: LeaseTerms = TERMS
     gpus: int = 4
@@ -31,7 +31,7 @@ class BookWorld:
     mps_part: float = 0.6
     now_s: float = 1000.0
     read_s: float = 1000.0
-    book: LeasePolicy = field(init=False)
+    queue: LeaseQueue = field(init=False)
     slots: dict[str, LeasableSlot] = field(init=False)
     alive: set[str] = field(default_factory=set)
     refused: int = 0
@@ -39,7 +39,7 @@ class BookWorld:
     no_shows: int = 0
 
     def __post_init__(self) -> None:
-        self.book = LeasePolicy(self.terms)
+        self.queue = LeaseQueue(self.terms)
         self.slots = {slot.uuid: slot for slot in (*map(whole, range(self.gpus)), mig(9, 0), mig(9, 1))}
         self.read()
 
@@ -57,23 +57,24 @@ class BookWorld:
     def arrive(self) -> None:
         dice = self.dice
         uid = dice.randrange(5)
-        demand = LeaseDemand(
+        request = LeaseRequest(
             uid,
             f"user{uid}",
+            self.now_s,
             dice.choice((1, 1, 1, 2, 3, self.gpus, self.gpus + 1)),
             dice.choice((None, None, 10 * GIB, 80 * GIB)),
             dice.random() < 0.3,
             dice.choice((None, None, 60.0, 1200.0)),
         )
-        if demand.share and dice.random() < self.mps_part:
-            demand = replace(
-                demand,
+        if request.share and dice.random() < self.mps_part:
+            request = replace(
+                request,
                 gpus=dice.choice((1, 1, 1, 2)),
                 mps=dice.choice(("per_user", "per_user", "all_users")),
                 sm_percent=dice.choice((None, 30, 80)),
             )
         try:
-            self.alive.add(self.book.request(demand, self.now_s).id)
+            self.alive.add(self.queue.add(request).id)
         except LeaseRefused:
             self.refused += 1
 
@@ -87,28 +88,28 @@ class BookWorld:
         if self.alive:
             id = self.dice.choice(sorted(self.alive))
             self.alive.remove(id)
-            self.book.end(id, self.now_s, clean)
-            assert id not in self.book.leases
-            assert id not in self.book.waiting
+            self.queue.end(id, self.now_s, clean)
+            assert id not in self.queue.leases
+            assert id not in self.queue.waiting
 
     def wait(self) -> None:
         self.now_s += self.dice.choice((0.1, 1.0, 30.0, 200.0, 700.0))
 
     def read(self) -> None:
         self.read_s = self.now_s
-        self.book.update_slots(self.slots.values(), self.now_s, UserFacts())
+        self.queue.update_slots(self.slots.values(), self.now_s, UserFacts())
 
     def reserve(self) -> None:
         uid = self.dice.randrange(5)
         from_s = self.now_s + self.dice.choice((0.0, 100.0, 2000.0))
         try:
-            self.book.reserve(uid, f"user{uid}", self.dice.randint(1, 3), from_s, from_s + 1500.0, self.now_s)
+            self.queue.reserve(uid, f"user{uid}", self.dice.randint(1, 3), from_s, from_s + 1500.0, self.now_s)
         except LeaseRefused:
             self.refused += 1
 
     def unreserve(self) -> None:
-        if self.book.reservations:
-            self.book.unreserve(self.dice.choice(sorted(self.book.reservations)))
+        if self.queue.reservations:
+            self.queue.unreserve(self.dice.choice(sorted(self.queue.reservations)))
 
     def change_use(self) -> None:
         """A program outside of leases starts on a slot, or ends."""
@@ -127,28 +128,28 @@ class BookWorld:
 
     def restart(self) -> None:
         """The agent starts again from its record. Most clients come back, some have died meanwhile."""
-        before = self.book.record()
-        self.book = LeasePolicy(self.terms, before, self.now_s)
-        assert self.book.record() == before
+        before = self.queue.record()
+        self.queue = LeaseQueue(self.terms, before, self.now_s)
+        assert self.queue.record() == before
         self.settle()
         self.read()
         for id in sorted(self.alive):
             if self.dice.random() < 0.9:
-                assert self.book.resume(id) is not None
+                assert self.queue.resume(id) is not None
             elif self.dice.random() < 0.5:
                 self.alive.remove(id)
 
     def settle(self) -> SettledLeases:
-        before = dict(self.book.leases)
+        before = dict(self.queue.leases)
         overdue = self._overdue()
-        was_reserved = tuple(self.book.reservations.values())
-        settled = self.book.settle(self.now_s)
+        was_reserved = tuple(self.queue.reservations.values())
+        settled = self.queue.settle(self.now_s)
         self.alive -= set(settled.dropped)
         self.granted += len(settled.grants)
         self.no_shows += len(settled.no_shows)
         self._check_slots()
         self._check_capacity()
-        assert set(before) | {lease.request.id for lease in settled.grants} == set(self.book.leases) | set(
+        assert set(before) | {lease.request.id for lease in settled.grants} == set(self.queue.leases) | set(
             settled.dropped
         ) & set(before)
         for lease in settled.grants:
@@ -156,17 +157,17 @@ class BookWorld:
         return settled
 
     def _overdue(self) -> list[LeaseRequest]:
-        since_s = self.book._eligible_s
+        since_s = self.queue._eligible_s
         return [
             request
-            for request in self.book.waiting.values()
+            for request in self.queue.waiting.values()
             if self.now_s - since_s.get(request.id, self.now_s) >= self.terms.pass_limit_s
         ]
 
     def _check_slots(self) -> None:
         """No slot has two leases, unless both accept to share."""
         on_slot: dict[str, list[LeaseRequest]] = {}
-        for lease in self.book.leases.values():
+        for lease in self.queue.leases.values():
             assert len(set(lease.slots)) == lease.request.gpus
             for uuid in lease.slots:
                 on_slot.setdefault(uuid, []).append(lease.request)
@@ -178,10 +179,10 @@ class BookWorld:
 
     def _check_capacity(self) -> None:
         """Every client has a lease or waits, and nothing is held for others."""
-        assert not set(self.book.leases) & set(self.book.waiting)
-        known = set(self.book.leases) | set(self.book.waiting)
+        assert not set(self.queue.leases) & set(self.queue.waiting)
+        known = set(self.queue.leases) | set(self.queue.waiting)
         assert self.alive <= known
-        assert all(self.book.is_absent(id) for id in known - self.alive)
+        assert all(self.queue.is_absent(id) for id in known - self.alive)
 
     def _check_grant(self, lease: Lease, overdue: list[LeaseRequest], reserved: tuple[Reservation, ...]) -> None:
         request = lease.request
@@ -191,13 +192,13 @@ class BookWorld:
             assert slot.use in ((SlotUse.FREE, SlotUse.USED) if request.share else (SlotUse.FREE,))
             assert fits(request, slot)
             assert not (request.mps and (slot.in_turns or slot.is_mig or request.gpus > 1))
-            for each in self.book.reservations.values():
+            for each in self.queue.reservations.values():
                 if uuid in each.slots and each.uid != request.uid:
                     assert self.now_s + limit_s <= each.from_s
-        for other in self.book.waiting.values():
+        for other in self.queue.waiting.values():
             assert other.uid != request.uid or other.number > request.number, "not first come, first served"
         for other in overdue:
-            if other.number < request.number and other.id in self.book.waiting:
+            if other.number < request.number and other.id in self.queue.waiting:
                 self._check_not_passed(other, lease)
 
     def _check_not_passed(self, waiting: LeaseRequest, lease: Lease) -> None:
@@ -205,17 +206,17 @@ class BookWorld:
         if sum(fits(waiting, slot) for slot in self.slots.values()) < waiting.gpus:
             return
         for uuid in lease.slots:
-            reserved = any(uuid in each.slots and each.uid != waiting.uid for each in self.book.reservations.values())
+            reserved = any(uuid in each.slots and each.uid != waiting.uid for each in self.queue.reservations.values())
             joins = waiting.share or (self.slots[uuid].use is SlotUse.FREE and not self._had_others(uuid, lease))
             free = fits(waiting, self.slots[uuid]) and joins and self._has_memory(waiting, uuid, lease)
             free = free and self._may_mix(waiting, uuid, lease)
             assert reserved or not free, f"request {waiting} was passed by {lease}"
 
     def _had_others(self, uuid: str, lease: Lease) -> bool:
-        return any(uuid in other.slots for other in self.book.leases.values() if other is not lease)
+        return any(uuid in other.slots for other in self.queue.leases.values() if other is not lease)
 
     def _may_mix(self, waiting: LeaseRequest, uuid: str, lease: Lease) -> bool:
-        others = [each.request for each in self.book.leases.values() if uuid in each.slots and each is not lease]
+        others = [each.request for each in self.queue.leases.values() if uuid in each.slots and each is not lease]
         alike = all(other.mps == waiting.mps for other in others)
         threads = (waiting.sm_percent or 0) + sum(other.sm_percent or 0 for other in others) <= 100
         return alike and threads and not (waiting.mps and self.slots[uuid].in_turns)
@@ -223,6 +224,6 @@ class BookWorld:
     def _has_memory(self, waiting: LeaseRequest, uuid: str, lease: Lease) -> bool:
         if not waiting.share or waiting.memory_bytes is None:
             return True
-        others = [other for other in self.book.leases.values() if uuid in other.slots and other is not lease]
+        others = [other for other in self.queue.leases.values() if uuid in other.slots and other is not lease]
         promised = sum(other.request.memory_bytes or 0 for other in others)
         return waiting.memory_bytes <= (self.slots[uuid].total_bytes or 0) - promised

@@ -1,4 +1,4 @@
-"""Which step of the ladder is due for which idle holder. Pure.
+"""Which step of the escalation is due for which idle holder. Pure.
 
 Steps are measured in idle time, which neither a clock that is set nor a restart changes. Each step is taken at most
 once in an idle period, and the action only after a message was delivered.
@@ -13,7 +13,7 @@ from gpucommons.model.idle import IdleStep
 
 
 @dataclass(frozen=True, slots=True)
-class LadderTerms:
+class EscalationTerms:
     """Seconds of idle time: until the first message; from it to the reminder and to the action. 0: never."""
 
     after_s: float
@@ -42,29 +42,29 @@ class StepsTaken(NamedTuple):
     acted: bool = False
 
 
-LadderState = Mapping[str, StepsTaken]
+EscalationState = Mapping[str, StepsTaken]
 """By key of the holder."""
 
 
 def find_due_steps(
     holders: Iterable[IdleHolder],
-    ladder: LadderState,
-    terms: LadderTerms,
+    escalation: EscalationState,
+    terms: EscalationTerms,
     may_be_missing: AbstractSet[str] = frozenset(),
 ) -> tuple[dict[str, StepsTaken], list[tuple[IdleHolder, IdleStep]]]:
-    """The new ladder, and the steps to take now: at most one for each holder.
+    """The new state of the escalation, and the steps to take now: at most one for each holder.
 
     `holders` are all that hold a slot, with None for those that use it. A period has ended if its holder is missing,
     uses its slots, or has a shorter idle time than at its first message. Those in `may_be_missing` stay where they are
     while they are missing: the source that reports them does not answer.
     """
-    after = {key: done for key, done in ladder.items() if key in may_be_missing}
+    after = {key: done for key, done in escalation.items() if key in may_be_missing}
     due: list[tuple[IdleHolder, IdleStep]] = []
     for holder in holders:
         after.pop(holder.key, None)
         if holder.idle_s is None:
             continue
-        done = ladder.get(holder.key)
+        done = escalation.get(holder.key)
         if done is not None and holder.idle_s < done.notified_s:
             done = None
         step = None if holder.is_exempt else _due(holder, holder.idle_s, done, terms)
@@ -76,7 +76,7 @@ def find_due_steps(
     return after, due
 
 
-def _due(holder: IdleHolder, idle_s: float, done: StepsTaken | None, terms: LadderTerms) -> IdleStep | None:
+def _due(holder: IdleHolder, idle_s: float, done: StepsTaken | None, terms: EscalationTerms) -> IdleStep | None:
     if not terms.after_s or idle_s < terms.after_s:
         return None
     if done is None:
@@ -96,9 +96,9 @@ def _taken(step: IdleStep, done: StepsTaken | None, idle_s: float) -> StepsTaken
     return done._replace(acted=True) if step is IdleStep.ACT else done._replace(reminded=True)
 
 
-def reached(ladder: LadderState, key: str, notified_s: float, idle_s: float) -> LadderState:
+def reached(escalation: EscalationState, key: str, notified_s: float, idle_s: float) -> EscalationState:
     """A message of the period that was notified at `notified_s` was delivered. A later one changes nothing."""
-    done = ladder.get(key)
+    done = escalation.get(key)
     if done is None or done.notified_s != notified_s or done.reached_s is not None:
-        return ladder
-    return {**ladder, key: done._replace(reached_s=max(idle_s, notified_s))}
+        return escalation
+    return {**escalation, key: done._replace(reached_s=max(idle_s, notified_s))}

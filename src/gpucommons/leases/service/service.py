@@ -1,4 +1,9 @@
-"""What the agent passes to the lease service with each snapshot."""
+"""The lease service: carries out the requests of clients on the queue, keeps the record, and sends each client what
+concerns it.
+
+Runs on one thread. Its input is calls and, with each snapshot, `LeaseFacts`; its output is `reading` and the lines that
+it sends.
+"""
 
 import logging
 import secrets
@@ -7,11 +12,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
-from gpucommons.leases.policy.book import LeaseDemand, LeasePolicy
+from gpucommons.leases.policy.queue import LeaseQueue
 from gpucommons.leases.policy.values import LeasableSlot, LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown, UserFacts
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
-from gpucommons.model.leases import Lease, LeaseCounters, LeasesReading, LeaseWait, MpsReading, Reservation, Trespasser
+from gpucommons.model.leases import (
+    Lease,
+    LeaseCounters,
+    LeaseRequest,
+    LeasesReading,
+    LeaseWait,
+    MpsReading,
+    Reservation,
+    Trespasser,
+)
 from gpucommons.model.process_identity import ProcessKey
 
 
@@ -30,22 +44,18 @@ class GpuProgram(NamedTuple):
 class LeaseFacts:
     """`slots` is None while the driver does not answer. `read_s` is when the slots began to be read.
 
-    `off` is why no lease is given. `seen` are the leases in the snapshot: all others are billed in full. `rooms_s` is
-    when requests are expected to have the room that parking makes for them.
+    `off_reason` is why no lease is given; empty where leases are given. `unbilled` are the leases in the snapshot: all
+    others are billed in full. `rooms_s` is when requests are expected to have the room that parking makes for them.
     """
 
     slots: tuple[LeasableSlot, ...] | None
     read_s: float
     users: UserFacts = field(default_factory=UserFacts)
     programs: tuple[GpuProgram, ...] = ()
-    off: str = ""
-    seen: frozenset[str] = frozenset()
+    off_reason: str = ""
+    unbilled: frozenset[str] = frozenset()
     rooms_s: Mapping[str, float] = field(default_factory=dict)
 
-
-# The desk: carries out the requests of clients on the book, keeps the record, and sends each client what concerns it.
-#
-# Runs on one thread. Its input is calls, its output is `reading` and the lines that it sends.
 
 _HOLDERS_SHOWN: Final = 8
 _NO_SHOWS_KEPT: Final = 16
@@ -72,8 +82,8 @@ class LeaseClient:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseEnvironment:
-    """What the desk asks the machine: Unix time, a clock that is never set, and processes.
+class LeaseHost:
+    """What the service asks the machine: Unix time, a clock that is never set, and processes.
 
     `start_ticks` is None for a process that does not exist. `request_report` asks for the report of a lease that was
     billed in full: `deliver_report` gets it.
@@ -87,14 +97,14 @@ class LeaseEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class DeskEnforcement:
+class LeaseEnforcement:
     """What pauses trespassers. `report` gets all that are known, often; `marked` adds whether one is paused."""
 
     report: Callable[[Sequence[Trespasser]], None]
     marked: Callable[[Trespasser], Trespasser]
 
 
-class DeskMps(Protocol):
+class MpsService(Protocol):
     """MPS for leases, see mps/supervisor.py."""
 
     @property
@@ -111,21 +121,21 @@ class LeaseService:
         self,
         terms: LeaseTerms,
         record: LeaseRecord,
-        world: LeaseEnvironment,
+        host: LeaseHost,
         scenario: str | None = None,
-        enforcement: DeskEnforcement | None = None,
-        mps: DeskMps | None = None,
+        enforcement: LeaseEnforcement | None = None,
+        mps: MpsService | None = None,
     ) -> None:
         """Without `mps`, commands that share a GPU run without MPS."""
         self._record = record
-        self._world = world
+        self._host = host
         self._scenario = scenario
         self._enforcement = enforcement
         self._mps = mps
         # Leases under MPS whose clients wait for the daemon, and whether the command may run already.
         self._unserved: dict[str, bool] = {}
-        book, known = record.read()
-        self._book = LeasePolicy(terms, book, world.wall())
+        recorded, known = record.read()
+        self._queue = LeaseQueue(terms, recorded, host.wall())
         self._known = dict(known)
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
@@ -133,8 +143,8 @@ class LeaseService:
         self._requested: set[str] = set()
         # Clients whose lease was cancelled, while their command ends.
         self._cancelled: dict[str, LeaseClient] = {}
-        self._offset_s = world.wall() - world.monotonic()
-        self._off = "the agent has not read the GPUs yet; try again in a moment"
+        self._offset_s = host.wall() - host.monotonic()
+        self._off_reason = "the agent has not read the GPUs yet; try again in a moment"
         self._counters = LeaseCounters()
         self._no_shows: deque[Reservation] = deque(maxlen=_NO_SHOWS_KEPT)
         self._trespassers: tuple[Trespasser, ...] = ()
@@ -147,12 +157,13 @@ class LeaseService:
     def open(self, client: LeaseClient, request: RunRequest) -> str:
         """The id of the lease or request. Raises LeaseRefused."""
         try:
-            if self._off:
-                raise LeaseRefused(self._off)
+            if self._off_reason:
+                raise LeaseRefused(self._off_reason)
             mps = self._mps_of(client, request)
-            demand = LeaseDemand(
+            waiting = LeaseRequest(
                 client.uid,
                 client.user,
+                self._host.wall(),
                 request.gpus,
                 request.memory_bytes,
                 request.share,
@@ -161,7 +172,7 @@ class LeaseService:
                 mps,
                 request.sm_percent,
             )
-            id = self._book.request(demand, self._world.wall()).id
+            id = self._queue.add(waiting).id
         except LeaseRefused:
             self._counters = replace(self._counters, refused=self._counters.refused + 1)
             raise
@@ -171,7 +182,7 @@ class LeaseService:
         self._is_dirty = True
         client.send({"event": "queued", "id": id, "token": token})
         self.settle()
-        wait = self._book.waits.get(id)
+        wait = self._queue.waits.get(id)
         if wait is not None and not request.wait:
             self._end(id, clean=True)
             self._counters = replace(self._counters, refused=self._counters.refused + 1)
@@ -194,8 +205,8 @@ class LeaseService:
 
     def resume(self, client: LeaseClient, request: ResumeRequest) -> str:
         """Raises LeaseRefused where the lease is over, or is not this client's."""
-        known = self._book.leases.get(request.id)
-        waiting = self._book.waiting.get(request.id)
+        known = self._queue.leases.get(request.id)
+        waiting = self._queue.waiting.get(request.id)
         owner = known.request if known else waiting
         expected = self._known.get(request.id)
         shown = hashed(request.token)
@@ -208,7 +219,7 @@ class LeaseService:
             raise LeaseUnknown(f"lease {request.id} is not known to the agent: it is over")
         if request.id in self._clients:
             raise LeaseRefused(f"lease {request.id} has a connection")
-        self._book.resume(request.id)
+        self._queue.resume(request.id)
         self._clients[request.id] = client
         if known is not None:
             self._grant(known, is_new=False)
@@ -217,7 +228,7 @@ class LeaseService:
 
     def done(self, id: str, report: bool) -> None:
         """The command has ended."""
-        client = self._clients.get(id) if id in self._book.leases else self._cancelled.pop(id, None)
+        client = self._clients.get(id) if id in self._queue.leases else self._cancelled.pop(id, None)
         if client is not None and report:
             self._reports[id] = client
         self._end(id, clean=True)
@@ -235,8 +246,8 @@ class LeaseService:
 
     def cancel(self, id: str, uid: int, is_admin: bool, why: str = "") -> str:
         """`why` is a sentence for its user, in place of the one that says who cancelled it. Raises LeaseRefused."""
-        lease = self._book.leases.get(id)
-        request = lease.request if lease else self._book.waiting.get(id)
+        lease = self._queue.leases.get(id)
+        request = lease.request if lease else self._queue.waiting.get(id)
         if request is None or not (is_admin or request.uid == uid):
             raise LeaseUnknown(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
@@ -254,38 +265,38 @@ class LeaseService:
 
     def reserve(self, uid: int, user: str, request: ReserveRequest) -> Reservation:
         """Raises LeaseRefused."""
-        if self._off:
-            raise LeaseRefused(self._off)
+        if self._off_reason:
+            raise LeaseRefused(self._off_reason)
         until_s = request.from_s + request.for_s
-        made = self._book.reserve(uid, user, request.gpus, request.from_s, until_s, self._world.wall())
+        made = self._queue.reserve(uid, user, request.gpus, request.from_s, until_s, self._host.wall())
         self._write(durably=True)
         self.settle()
-        return self._book.reservations.get(made.id, made)
+        return self._queue.reservations.get(made.id, made)
 
     def unreserve(self, id: str, uid: int, is_admin: bool) -> str:
         """Raises LeaseRefused."""
-        reservation = self._book.reservations.get(id)
+        reservation = self._queue.reservations.get(id)
         if reservation is None or not (is_admin or reservation.uid == uid):
             raise LeaseUnknown(f"no reservation {id} of yours; see 'gpucommons reservations'")
-        self._book.unreserve(id)
+        self._queue.unreserve(id)
         self._write(durably=True)
         self.settle()
         return f"reservation {id} of {reservation.user} is removed"
 
     def update(self, facts: LeaseFacts) -> None:
         """Each snapshot."""
-        self._set_off(facts.off)
+        self._set_off_reason(facts.off_reason)
         if facts.slots is None:
-            self._book.forget_slots()
+            self._queue.forget_slots()
         else:
-            self._book.update_slots(facts.slots, facts.read_s, facts.users)
+            self._queue.update_slots(facts.slots, facts.read_s, facts.users)
             self._refuse_impossible()
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
         self._report_trespassers()
         self._rooms_s = facts.rooms_s
-        for id in self._reports.keys() - facts.seen - self._requested:
+        for id in self._reports.keys() - facts.unbilled - self._requested:
             self._requested.add(id)
-            self._world.request_report(id)
+            self._host.request_report(id)
         self.settle()
 
     def deliver_report(self, id: str, report: Line) -> None:
@@ -295,17 +306,17 @@ class LeaseService:
 
     def tick(self) -> None:
         """Every second: time passes also while nothing happens."""
-        offset_s = self._world.wall() - self._world.monotonic()
+        offset_s = self._host.wall() - self._host.monotonic()
         was_set = abs(offset_s - self._offset_s) > _STEP_S
         if was_set:
-            self._book.shift(offset_s - self._offset_s)
+            self._queue.shift(offset_s - self._offset_s)
             self._is_dirty = True
         # A clock that is slewed moves a little all the time.
         self._offset_s = offset_s
-        absent = any(map(self._book.is_absent, (*self._book.leases, *self._book.waiting)))
+        absent = any(map(self._queue.is_absent, (*self._queue.leases, *self._queue.waiting)))
         if absent:
             self._drop_dead()
-        if was_set or absent or self._book.waiting or self._book.reservations:
+        if was_set or absent or self._queue.waiting or self._queue.reservations:
             self.settle()
         if self._is_dirty:
             self._write()
@@ -317,7 +328,7 @@ class LeaseService:
             self._write()
 
     def settle(self) -> None:
-        settled = self._book.settle(self._world.wall())
+        settled = self._queue.settle(self._host.wall())
         self._forget_trespassers()
         for id in settled.dropped:
             self._known.pop(id, None)
@@ -349,7 +360,7 @@ class LeaseService:
             client.send(self._granted(lease))
 
     def _serve_mps(self) -> None:
-        mps, leases = self._mps, self._book.leases
+        mps, leases = self._mps, self._queue.leases
         if mps is None:
             return
         mps.serve(leases.values())
@@ -369,27 +380,27 @@ class LeaseService:
     def _end(self, id: str, clean: bool) -> None:
         self._clients.pop(id, None)
         self._known.pop(id, None)
-        if self._book.end(id, self._world.wall(), clean) is not None:
+        if self._queue.end(id, self._host.wall(), clean) is not None:
             self._counters = replace(self._counters, ended=self._counters.ended + 1)
         self._is_dirty = True
 
     def _drop_dead(self) -> None:
         """After a restart: a client whose process has ended does not come back."""
-        for id in [id for id in (*self._book.leases, *self._book.waiting) if self._book.is_absent(id)]:
+        for id in [id for id in (*self._queue.leases, *self._queue.waiting) if self._queue.is_absent(id)]:
             known = self._known.get(id)
-            if known is not None and known.pid and self._world.start_ticks(known.pid) != known.start_ticks:
+            if known is not None and known.pid and self._host.start_ticks(known.pid) != known.start_ticks:
                 self._counters = replace(self._counters, lost=self._counters.lost + 1)
                 self._end(id, clean=False)
 
-    def _set_off(self, off: str) -> None:
-        self._off = off
-        if off:
-            for id in list(self._book.waiting):
-                self._refuse(id, off)
+    def _set_off_reason(self, off_reason: str) -> None:
+        self._off_reason = off_reason
+        if off_reason:
+            for id in list(self._queue.waiting):
+                self._refuse(id, off_reason)
 
     def _refuse_impossible(self) -> None:
         """Requests that came before the GPUs were read."""
-        for id, reason in self._book.impossible().items():
+        for id, reason in self._queue.impossible().items():
             self._refuse(id, reason)
 
     def _refuse(self, id: str, reason: str) -> None:
@@ -400,11 +411,11 @@ class LeaseService:
         self._end(id, clean=True)
 
     def _write(self, durably: bool = False) -> None:
-        self._record.write(self._book.record(), self._known, durably)
+        self._record.write(self._queue.record(), self._known, durably)
         self._is_dirty = False
 
     def _granted(self, lease: Lease) -> Line:
-        slots = self._book.slots or {}
+        slots = self._queue.slots or {}
         return {
             "event": "granted",
             "id": lease.request.id,
@@ -420,11 +431,11 @@ class LeaseService:
 
     def _waits(self) -> Mapping[str, LeaseWait]:
         if not self._rooms_s:
-            return self._book.waits
-        return {id: replace(wait, room_s=self._rooms_s.get(id)) for id, wait in self._book.waits.items()}
+            return self._queue.waits
+        return {id: replace(wait, room_s=self._rooms_s.get(id)) for id, wait in self._queue.waits.items()}
 
     def _show_waits(self) -> None:
-        now_s = self._world.wall()
+        now_s = self._host.wall()
         for id, wait in self._waits().items():
             client = self._clients.get(id)
             if client is None:
@@ -436,33 +447,33 @@ class LeaseService:
                 client.send({**client.shown, "expected_s": left_s})
 
     def _waiting(self, wait: LeaseWait, client: LeaseClient) -> Line:
-        now_s = self._world.wall()
+        now_s = self._host.wall()
         holders = [
             {
                 "slots": ",".join(self._slot_name(uuid) for uuid in lease.slots),
                 "user": lease.request.user if client.sees_all or lease.request.uid == client.uid else OTHERS,
                 "for_s": max(0.0, now_s - lease.since_s),
             }
-            for lease in list(self._book.leases.values())[:_HOLDERS_SHOWN]
+            for lease in list(self._queue.leases.values())[:_HOLDERS_SHOWN]
         ]
         return {
             "event": "waiting",
             "position": wait.position,
-            "of": len(self._book.waits),
+            "of": len(self._queue.waits),
             "sentence": wait.sentence,
             "start_s": wait.expected_start_s,
             "holders": holders,
         }
 
     def _slot_name(self, uuid: str) -> str:
-        slots = self._book.slots or {}
+        slots = self._queue.slots or {}
         return slots[uuid].name if uuid in slots else uuid
 
     def _find_trespassers(self, programs: tuple[GpuProgram, ...], read_s: float) -> list[Trespasser]:
         """A program is part of a lease if it runs for the lease's user, or descends from the client's process."""
         by_slot = {
             uuid: lease
-            for lease in self._book.leases.values()
+            for lease in self._queue.leases.values()
             if not lease.request.share and lease.since_s < read_s
             for uuid in lease.slots
         }
@@ -472,7 +483,7 @@ class LeaseService:
             if lease is None or program.uid == lease.request.uid or lease.request.user in program.names:
                 continue
             known = self._known.get(lease.request.id)
-            if known is not None and known.pid and self._world.is_descendant(program.pid, known.pid):
+            if known is not None and known.pid and self._host.is_descendant(program.pid, known.pid):
                 continue
             slot, user = self._slot_name(program.slot_uuid), min(program.names, default="")
             found.append(Trespasser(lease.request.id, slot, program.pid, program.key, user, program.process_name))
@@ -480,7 +491,7 @@ class LeaseService:
 
     def _forget_trespassers(self) -> None:
         """A lease has ended: its trespassers are not paused any longer, before the next snapshot is there."""
-        left = tuple(each for each in self._trespassers if each.lease_id in self._book.leases)
+        left = tuple(each for each in self._trespassers if each.lease_id in self._queue.leases)
         if len(left) < len(self._trespassers):
             self._trespassers = left
             self._report_trespassers()
@@ -495,18 +506,18 @@ class LeaseService:
             self._enforcement.report(self._trespassers)
 
     def _publish(self) -> None:
-        book = self._book
+        queue = self._queue
         waits = self._waits()
         # The same tuple while nothing changed: holders are computed again only if it is another one.
-        leases = tuple(book.leases.values())
+        leases = tuple(queue.leases.values())
         leases = self.reading.leases if leases == self.reading.leases else leases
-        ordered = sorted((id for id in waits if id in book.waiting), key=lambda id: waits[id].position)
+        ordered = sorted((id for id in waits if id in queue.waiting), key=lambda id: waits[id].position)
         self.reading = LeasesReading(
-            self._off,
-            {uuid: slot.name for uuid, slot in (book.slots or {}).items()},
+            self._off_reason,
+            {uuid: slot.name for uuid, slot in (queue.slots or {}).items()},
             leases,
-            tuple((book.waiting[id], waits[id]) for id in ordered),
-            tuple(book.reservations.values()),
+            tuple((queue.waiting[id], waits[id]) for id in ordered),
+            tuple(queue.reservations.values()),
             self._marked_trespassers(),
             tuple(self._no_shows),
             self._counters,
@@ -514,7 +525,7 @@ class LeaseService:
             {
                 id: ProcessKey(known.pid, known.start_ticks)
                 for id, known in self._known.items()
-                if id in book.leases and known.pid
+                if id in queue.leases and known.pid
             },
             None if self._mps is None else self._mps.reading(),
         )

@@ -1,4 +1,8 @@
-"""The book of leases: who has which slots, who waits, what is reserved. Takes events and the time. Pure."""
+"""The queue of leases: which lease has which slots, which requests wait, what is reserved. Pure.
+
+It takes events and the time. After each event the caller calls `settle`, which grants what can be granted and returns
+it. Reservations come first: which slots they keep decides what is free.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -83,10 +87,6 @@ def is_no_show(reservation: Reservation, no_show_after_s: float, now_s: float) -
     return reservation.is_active(now_s) and now_s - last_s >= no_show_after_s
 
 
-# The book of leases: who has which slots, who waits, what is reserved. Takes events and the time; does no I/O.
-#
-# After each event the caller calls `settle`, which grants what can be granted and returns it.
-
 # How long the slots of a lease are held after a restart, until its client connects again; and the place in the queue.
 HOLD_LEASE_S: Final = 60.0
 HOLD_PLACE_S: Final = 10.0
@@ -106,7 +106,7 @@ class SettledLeases(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BookRecord:
+class QueueRecord:
     """What survives a restart of the agent."""
 
     leases: tuple[Lease, ...] = ()
@@ -114,21 +114,6 @@ class BookRecord:
     reservations: tuple[Reservation, ...] = ()
     ended: tuple[tuple[str, float], ...] = ()
     next_number: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseDemand:
-    """What a client requests."""
-
-    uid: int
-    user: str
-    gpus: int = 1
-    memory_bytes: int | None = None
-    share: bool = False
-    limit_s: float | None = None
-    name: str = ""
-    mps: str = ""
-    sm_percent: int | None = None
 
 
 @dataclass(slots=True)
@@ -141,9 +126,9 @@ class _Absence:
         return [id for id, until_s in self.until_s.items() if now_s >= until_s]
 
 
-class LeasePolicy:
-    def __init__(self, terms: LeaseTerms | None = None, record: BookRecord | None = None, now_s: float = 0.0) -> None:
-        record = record or BookRecord()
+class LeaseQueue:
+    def __init__(self, terms: LeaseTerms | None = None, record: QueueRecord | None = None, now_s: float = 0.0) -> None:
+        record = record or QueueRecord()
         self.terms = terms or LeaseTerms()
         self._slots: Mapping[str, LeasableSlot] | None = None
         self._users = UserFacts()
@@ -190,8 +175,8 @@ class LeasePolicy:
     def is_absent(self, id: str) -> bool:
         return id in self._absence.until_s
 
-    def record(self) -> BookRecord:
-        return BookRecord(
+    def record(self) -> QueueRecord:
+        return QueueRecord(
             tuple(self._leases.values()),
             tuple(self._waiting.values()),
             tuple(self._reservations.values()),
@@ -209,24 +194,11 @@ class LeasePolicy:
         """The driver does not answer: nothing is granted until it does."""
         self._slots = None
 
-    def request(self, demand: LeaseDemand, now_s: float) -> LeaseRequest:
-        """Raises LeaseRefused where the request can never be granted on this node as it is."""
-        sm_percent = self._sm_percent(demand)
+    def add(self, request: LeaseRequest) -> LeaseRequest:
+        """Returns the request with its id. Raises LeaseRefused where it can never be granted on this node as it is."""
+        sm_percent = self._sm_percent(request)
         number, self._next_number = self._next_number, self._next_number + 1
-        request = LeaseRequest(
-            str(number),
-            demand.uid,
-            demand.user,
-            number,
-            now_s,
-            demand.gpus,
-            demand.memory_bytes,
-            demand.share,
-            demand.limit_s,
-            demand.name,
-            demand.mps,
-            sm_percent,
-        )
+        request = replace(request, id=str(number), number=number, sm_percent=sm_percent)
         if self._slots is None:
             self._unchecked.add(request.id)
         else:
@@ -234,15 +206,15 @@ class LeasePolicy:
         self._waiting[request.id] = request
         return request
 
-    def _sm_percent(self, demand: LeaseDemand) -> int | None:
+    def _sm_percent(self, request: LeaseRequest) -> int | None:
         """What is requested; without a request, what the quotas permit. Raises LeaseRefused."""
-        quota = sm_quota(self.terms.quotas, demand.user, self._users) if demand.mps else None
-        if quota is not None and demand.sm_percent is not None and demand.sm_percent > quota:
+        quota = sm_quota(self.terms.quotas, request.user, self._users) if request.mps else None
+        if quota is not None and request.sm_percent is not None and request.sm_percent > quota:
             raise LeaseRefused(
-                f"--sm {demand.sm_percent} requested, and the quota of {demand.user} is {quota} % of a GPU "
+                f"--sm {request.sm_percent} requested, and the quota of {request.user} is {quota} % of a GPU "
                 "(lease_quotas); request less, or ask the administrator"
             )
-        return quota if demand.sm_percent is None else demand.sm_percent
+        return quota if request.sm_percent is None else request.sm_percent
 
     def _check(self, request: LeaseRequest, slots: Mapping[str, LeasableSlot]) -> None:
         if not slots:

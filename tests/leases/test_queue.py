@@ -1,0 +1,449 @@
+"""The rules of the queue, one by one."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpucommons.leases.policy.queue import HOLD_LEASE_S, HOLD_PLACE_S, LeaseQueue
+from gpucommons.leases.policy.values import (
+    KeptRoom,
+    LeasableSlot,
+    LeaseQuota,
+    LeaseRefused,
+    LeaseTerms,
+    SlotUse,
+    UserFacts,
+)
+from gpucommons.model.leases import Lease, LeaseRequest, WaitCause
+from leases.random_node import GIB, mig, whole
+
+ALICE, BOB, CHEN = (1, "alice"), (2, "bob"), (3, "chen")
+
+
+def opened(*slots: LeasableSlot, terms: LeaseTerms | None = None, users: UserFacts | None = None) -> LeaseQueue:
+    queue = LeaseQueue(terms)
+    queue.update_slots(slots, 0.0, users or UserFacts())
+    return queue
+
+
+def granted(queue: LeaseQueue, now_s: float = 0.0) -> dict[str, tuple[str, ...]]:
+    return {lease.request.id: lease.slots for lease in queue.settle(now_s).grants}
+
+
+def asked(queue: LeaseQueue, who: tuple[int, str], now_s: float = 0.0, **demand: object) -> str:
+    return queue.add(LeaseRequest(*who, now_s, **demand)).id  # type: ignore[arg-type]
+
+
+def test_the_user_with_the_fewest_gpus_comes_first_then_the_oldest() -> None:
+    queue = opened(whole(0), whole(1))
+    first = asked(queue, ALICE)
+    second = asked(queue, BOB)
+    assert set(granted(queue)) == {first, second}
+    of_alice, of_chen, of_bob = asked(queue, ALICE), asked(queue, CHEN), asked(queue, BOB)
+    assert granted(queue) == {}
+    assert sorted(queue.waits, key=lambda id: queue.waits[id].position) == [of_chen, of_alice, of_bob]
+    queue.end(second, 5.0)
+    # Alice has one, bob and chen have none: chen's request is older than bob's.
+    assert granted(queue, 5.0) == {of_chen: ("GPU-1",)}
+    queue.end(first, 6.0)
+    assert granted(queue, 6.0) == {of_alice: ("GPU-0",)}
+
+
+def test_room_that_a_parked_program_is_about_to_take_is_not_given_away() -> None:
+    kept = KeptRoom(50 * GIB, frozenset({"1"}))
+    crowded = whole(0, free_bytes=90 * GIB, use=SlotUse.USED, kept=(kept,))
+    queue = opened(crowded)
+    first = asked(queue, ALICE, share=True, memory_bytes=50 * GIB)
+    second = asked(queue, BOB, share=True, memory_bytes=50 * GIB)
+    assert (first, second) == ("1", "2")
+    assert set(granted(queue)) == {first}, "the program made room for it"
+    assert queue.waits[second].cause is WaitCause.BUSY, "parking may admit it"
+    queue.end(first, 5.0)
+    queue.update_slots([replace(crowded, free_bytes=99 * GIB)], 6.0, UserFacts())
+    assert granted(queue, 6.0) == {}, "it comes after the program"
+    queue.update_slots([replace(crowded, free_bytes=100 * GIB)], 7.0, UserFacts())
+    assert set(granted(queue, 7.0)) == {second}, "there is room for both"
+
+
+def test_a_gpu_to_which_a_parked_program_comes_back_is_not_free() -> None:
+    queue = opened(whole(0, kept=(KeptRoom(GIB),)))
+    alone = asked(queue, ALICE)
+    assert granted(queue) == {}
+    assert queue.waits[alone].cause is WaitCause.BUSY
+    queue.update_slots([whole(0)], 5.0, UserFacts())
+    assert set(granted(queue, 5.0)) == {alone}
+
+
+def test_requests_of_a_user_keep_their_order_though_a_later_one_would_fit() -> None:
+    queue = opened(whole(0), whole(1), whole(2, use=SlotUse.ALLOCATED))
+    big = asked(queue, ALICE, gpus=3)
+    small = asked(queue, ALICE)
+    assert granted(queue) == {}
+    assert [queue.waits[id].cause for id in (big, small)] == [WaitCause.BUSY, WaitCause.EARLIER]
+
+
+def test_a_small_request_passes_a_big_one_only_if_it_ends_before_the_estimate() -> None:
+    queue = opened(whole(0), whole(1))
+    running = asked(queue, ALICE, limit_s=1000.0)
+    assert granted(queue) == {running: ("GPU-0",)}
+    big = asked(queue, BOB, gpus=2)
+    assert granted(queue) == {}
+    assert queue.waits[big].start_s == 1000.0
+    long, short = asked(queue, CHEN, limit_s=1500.0), asked(queue, (4, "dana"), limit_s=900.0)
+    assert granted(queue, 10.0) == {short: ("GPU-1",)}
+    assert queue.waits[long].cause is WaitCause.KEPT
+    queue.end(short, 200.0)
+    # 900 s from now on would end after the estimate.
+    late = asked(queue, (5, "emeka"), 200.0, limit_s=900.0)
+    assert granted(queue, 200.0) == {}
+    assert queue.waits[late].cause is WaitCause.KEPT
+    queue.end(running, 900.0)
+    assert set(granted(queue, 900.0)) == {big}
+
+
+def test_the_estimate_is_kept_when_the_running_lease_lasts_longer() -> None:
+    """Otherwise an estimate that moves would let later requests pass again and again."""
+    queue = opened(whole(0), whole(1), terms=LeaseTerms(pass_limit_s=10_000.0))
+    asked(queue, ALICE, limit_s=100.0)
+    granted(queue)
+    asked(queue, BOB, gpus=2)
+    granted(queue)
+    asked(queue, CHEN, 90.0, limit_s=50.0)
+    assert granted(queue, 90.0) == {}
+    assert granted(queue, 500.0) == {}
+
+
+def test_a_start_that_nothing_is_known_of_is_not_shown() -> None:
+    queue = opened(whole(0))
+    running = asked(queue, ALICE)
+    granted(queue)
+    second, third = asked(queue, BOB, 1.0, limit_s=60.0), asked(queue, CHEN, 2.0)
+    granted(queue, 10.0)
+    # The queue has to plan with a number; people would take it for an estimate.
+    assert [queue.waits[id].start_s is not None for id in (second, third)] == [True, True]
+    assert [queue.waits[id].expected_start_s for id in (second, third)] == [None, None]
+    queue.end(running, 500.0)
+    assert set(granted(queue, 500.0)) == {second}
+    granted(queue, 510.0)
+    assert queue.waits[third].expected_start_s == 560.0, "the limit of the second"
+    fourth = asked(queue, ALICE, 520.0)
+    granted(queue, 520.0)
+    assert queue.waits[fourth].expected_start_s == pytest.approx(560.0 + 500.0), "as long as the first"
+    queue.end(second, 600.0)
+    granted(queue, 600.0)
+    granted(queue, 1101.0)
+    assert queue.waits[fourth].expected_start_s is None, "none has lasted as long as the third"
+
+
+def test_a_start_behind_an_earlier_request_whose_start_is_not_known_is_not_known() -> None:
+    queue = opened(whole(0), mig(9, 0))
+    asked(queue, ALICE, memory_bytes=100 * GIB)
+    asked(queue, BOB, memory_bytes=10 * GIB, limit_s=60.0)
+    assert len(granted(queue)) == 2
+    large, small = (asked(queue, CHEN, 1.0, memory_bytes=size * GIB) for size in (100, 10))
+    granted(queue, 1.0)
+    assert [queue.waits[id].cause for id in (large, small)] == [WaitCause.BUSY, WaitCause.EARLIER]
+    assert [queue.waits[id].expected_start_s for id in (large, small)] == [None, None]
+
+
+def test_sharing_takes_a_free_slot_first_and_then_joins_others_up_to_the_limit() -> None:
+    queue = opened(whole(0), whole(1), terms=LeaseTerms(share_limit=2))
+    ids = [asked(queue, (n, f"user{n}"), share=True) for n in range(5)]
+    found = granted(queue)
+    assert [found.get(id) for id in ids] == [("GPU-0",), ("GPU-1",), ("GPU-0",), ("GPU-1",), None]
+    exclusive = asked(queue, ALICE)
+    queue.end(ids[0], 1.0)
+    assert exclusive not in granted(queue, 1.0)
+
+
+def test_sharing_joins_programs_without_a_lease_but_no_allocation() -> None:
+    queue = opened(whole(0, use=SlotUse.ALLOCATED), whole(1, use=SlotUse.USED))
+    shared, exclusive = asked(queue, ALICE, share=True), asked(queue, BOB)
+    assert granted(queue) == {shared: ("GPU-1",)}
+    assert queue.waits[exclusive].cause is WaitCause.BUSY
+
+
+def test_memory_that_sharers_were_promised_is_not_promised_twice() -> None:
+    queue = opened(whole(0))
+    first = asked(queue, ALICE, share=True, memory_bytes=100 * GIB)
+    second = asked(queue, BOB, share=True, memory_bytes=60 * GIB)
+    third = asked(queue, CHEN, share=True, memory_bytes=40 * GIB, limit_s=10.0)
+    assert set(granted(queue)) == {first, third}
+    assert second in queue.waiting
+
+
+def test_what_a_lease_does_not_use_yet_is_kept_next_to_programs_without_a_lease() -> None:
+    """Programs without a lease have 90 GiB. What leases use is not free, and does not count twice."""
+    slot = whole(0, use=SlotUse.USED, free_bytes=50 * GIB)
+    queue = opened(slot)
+    first = asked(queue, ALICE, share=True, memory_bytes=30 * GIB)
+    second = asked(queue, BOB, share=True, memory_bytes=30 * GIB)
+    assert granted(queue).keys() == {first}
+    queue.update_slots((replace(slot, free_bytes=25 * GIB, used={first: 25 * GIB}),), 1.0, UserFacts())
+    assert granted(queue, 1.0) == {}
+    # Those without a lease release 10 GiB: of 35 free ones, 5 are promised.
+    queue.update_slots((replace(slot, free_bytes=35 * GIB, used={first: 25 * GIB}),), 2.0, UserFacts())
+    assert granted(queue, 2.0).keys() == {second}
+
+
+def test_a_lease_that_uses_more_than_it_declared_leaves_the_room_of_the_others() -> None:
+    """Alice uses 70 GiB instead of 10, Bob nothing yet of his 30: of 70 free GiB, 40 can be given."""
+    queue = opened(whole(0))
+    alice = asked(queue, ALICE, share=True, memory_bytes=10 * GIB)
+    bob = asked(queue, BOB, share=True, memory_bytes=30 * GIB)
+    assert granted(queue).keys() == {alice, bob}
+    queue.update_slots((whole(0, free_bytes=70 * GIB, used={alice: 70 * GIB}),), 1.0, UserFacts())
+    chen = asked(queue, CHEN, share=True, memory_bytes=41 * GIB)
+    assert granted(queue, 1.0) == {}
+    queue.end(chen, 1.0)
+    chen = asked(queue, CHEN, share=True, memory_bytes=40 * GIB)
+    assert granted(queue, 1.0).keys() == {chen}
+
+
+def test_what_a_lease_has_parked_is_not_promised_on_the_gpu() -> None:
+    """Alice's 100 GiB wait in host memory, and Bob's 60 are not used yet."""
+    queue = opened(whole(0))
+    alice = asked(queue, ALICE, share=True, memory_bytes=100 * GIB)
+    assert granted(queue).keys() == {alice}
+    queue.update_slots((whole(0, parked={alice: 100 * GIB}),), 1.0, UserFacts())
+    bob = asked(queue, BOB, share=True, memory_bytes=60 * GIB)
+    chen = asked(queue, CHEN, share=True, memory_bytes=90 * GIB)
+    assert granted(queue, 1.0).keys() == {bob}
+    assert chen in queue.waiting
+
+
+def test_a_stated_memory_takes_the_smallest_slot_and_no_memory_the_largest() -> None:
+    queue = opened(mig(9, 0), whole(0))
+    assert granted_of(queue, memory_bytes=10 * GIB) == ("MIG-9-0",)
+    assert granted_of(queue) == ("GPU-0",)
+
+
+def granted_of(queue: LeaseQueue, **demand: object) -> tuple[str, ...]:
+    id = asked(queue, ALICE, **demand)  # type: ignore[arg-type]
+    return granted(queue)[id]
+
+
+def test_free_memory_counts_not_only_the_total() -> None:
+    queue = opened(whole(0, free_bytes=5 * GIB), whole(1))
+    assert granted_of(queue, memory_bytes=20 * GIB) == ("GPU-1",)
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        ({"gpus": 9}, "9 GPUs requested, this node has 2 GPUs and 1 MIG devices"),
+        ({"gpus": 3}, "3 GPUs requested, this node has 2 GPUs"),
+        ({"memory_bytes": 200 * GIB}, "with 200.0 GiB of memory requested, 0 of this node have that much"),
+    ],
+)
+def test_what_the_node_never_has_is_refused_at_once(demand: dict[str, int], words: str) -> None:
+    with pytest.raises(LeaseRefused, match=words.replace("(", "\\(")):
+        asked(opened(whole(0), whole(1), mig(9, 0)), ALICE, **demand)
+
+
+def test_a_node_without_gpus_and_one_with_a_lost_gpu_say_so() -> None:
+    with pytest.raises(LeaseRefused, match="no GPU"):
+        asked(opened(), ALICE)
+    with pytest.raises(LeaseRefused, match=r"this node has 1 GPU \(1 lost\)"):
+        asked(opened(whole(0), whole(1, use=SlotUse.LOST)), ALICE, gpus=2)
+
+
+def test_quotas_of_users_groups_and_hours() -> None:
+    terms = LeaseTerms(quotas=(LeaseQuota(user="*", gpus=2), LeaseQuota(group="students", gpus=3)))
+    users = UserFacts({"students": frozenset({"alice", "bob"})})
+    queue = opened(*map(whole, range(6)), terms=terms, users=users)
+    ids = [asked(queue, who) for who in (ALICE, ALICE, ALICE, BOB, BOB, CHEN)]
+    assert set(granted(queue)) == {ids[0], ids[1], ids[3], ids[5]}
+    assert queue.waits[ids[2]].detail == "user alice has 2 of 2 GPUs"
+    assert queue.waits[ids[4]].detail == "group students has 3 of 3 GPUs"
+    queue.end(ids[0], 1.0)
+    # Three of four seats of the group are free for the one who waits longest.
+    assert set(granted(queue, 1.0)) == {ids[2]}
+    with pytest.raises(LeaseRefused, match="3 GPUs requested, and user chen has 0 of 2 GPUs"):
+        asked(queue, CHEN, gpus=3)
+    spent = opened(
+        whole(0), terms=LeaseTerms(quotas=(LeaseQuota("alice", hours=10),)), users=UserFacts({}, {"alice": 11})
+    )
+    with pytest.raises(LeaseRefused, match=r"has used 11.0 of 10 GPU-hours in 30 days"):
+        asked(spent, ALICE)
+    asked(spent, BOB)
+
+
+def test_a_reserved_slot_is_not_leased_beyond_its_start() -> None:
+    queue = opened(whole(0), whole(1))
+    reservation = queue.reserve(*ALICE, 1, 1000.0, 2000.0, 0.0)
+    assert reservation.slots == ("GPU-0",)
+    endless, short, long = (
+        asked(queue, BOB),
+        asked(queue, CHEN, limit_s=900.0),
+        asked(queue, (4, "dana"), limit_s=1100.0),
+    )
+    assert granted(queue) == {endless: ("GPU-1",), short: ("GPU-0",)}
+    queue.end(short, 500.0)
+    assert granted(queue, 500.0) == {}
+    assert queue.waits[long].cause is WaitCause.RESERVED
+    of_owner = asked(queue, ALICE, 1000.0)
+    assert granted(queue, 1000.0) == {of_owner: ("GPU-0",)}
+
+
+def test_a_reservation_moves_to_a_slot_that_is_free() -> None:
+    queue = opened(whole(0), whole(1))
+    first, second = asked(queue, BOB), asked(queue, CHEN)
+    granted(queue)
+    queue.reserve(*ALICE, 1, 1000.0, 2000.0, 0.0)
+    queue.end(second, 10.0)
+    queue.settle(10.0)
+    (reservation,) = queue.reservations.values()
+    assert reservation.slots == ("GPU-1",)
+    assert first in queue.leases
+
+
+def test_an_unused_reservation_is_released_and_a_used_one_is_not() -> None:
+    queue = opened(whole(0), whole(1), terms=LeaseTerms(no_show_after_s=300.0))
+    queue.reserve(*ALICE, 1, 100.0, 5000.0, 0.0)
+    queue.reserve(*BOB, 1, 100.0, 5000.0, 0.0)
+    used = asked(queue, BOB, 100.0)
+    assert used in granted(queue, 100.0)
+    assert not queue.settle(399.0).no_shows
+    assert [each.user for each in queue.settle(400.0).no_shows] == ["alice"]
+    queue.end(used, 600.0)
+    assert not queue.settle(600.0).no_shows
+    assert [each.user for each in queue.settle(1000.0).no_shows] == ["bob"]
+    assert not queue.reservations
+
+
+def test_reservations_beyond_the_node_its_time_and_its_limits_are_refused() -> None:
+    queue = opened(whole(0), whole(1))
+    queue.reserve(*ALICE, 2, 100.0, 200.0, 0.0)
+    for gpus, from_s, until_s, words in (
+        (1, 150.0, 250.0, "other reservations overlap"),
+        (3, 300.0, 400.0, "3 GPUs requested, 2 can be reserved"),
+        (1, 400.0, 300.0, "end before it begins"),
+        (1, 3e6, 3e6 + 1, "at most 14 days from now"),
+        (1, 300.0, 9e6, "at most 31 days"),
+    ):
+        with pytest.raises(LeaseRefused, match=words):
+            queue.reserve(*BOB, gpus, from_s, until_s, 0.0)
+    queue.reserve(*BOB, 2, 200.0, 300.0, 0.0)
+
+
+def test_a_restart_holds_slots_for_60_s_and_places_for_10_s() -> None:
+    before = opened(whole(0), whole(1))
+    kept, lost = asked(before, ALICE), asked(before, BOB)
+    granted(before)
+    waits, gone = asked(before, CHEN), asked(before, (4, "dana"))
+    granted(before)
+    queue = LeaseQueue(None, before.record(), 1000.0)
+    queue.update_slots((whole(0), whole(1)), 1000.0, UserFacts())
+    newcomer = asked(queue, (5, "emeka"), 1000.0)
+    assert granted(queue, 1000.0) == {}
+    assert isinstance(queue.resume(kept), Lease)
+    assert queue.resume(waits) is before.waiting[waits]
+    assert queue.settle(1000.0 + HOLD_PLACE_S).dropped == (gone,)
+    assert not queue.settle(1000.0 + HOLD_LEASE_S - 1).grants
+    settled = queue.settle(1000.0 + HOLD_LEASE_S)
+    assert settled.dropped == (lost,)
+    # The programs of a lease whose client did not come back may still run: its slot is read first.
+    assert not settled.grants
+    queue.update_slots((whole(0), whole(1)), 1061.0, UserFacts())
+    assert granted(queue, 1061.0) == {waits: ("GPU-1",)}
+    assert newcomer in queue.waiting
+
+
+def test_a_slot_whose_client_died_is_read_before_it_is_given_again() -> None:
+    queue = opened(whole(0))
+    dead = asked(queue, ALICE)
+    granted(queue)
+    waits = asked(queue, BOB)
+    queue.end(dead, 10.0, clean=False)
+    assert granted(queue, 10.0) == {}
+    queue.update_slots((whole(0),), 9.0, UserFacts())
+    assert granted(queue, 11.0) == {}
+    queue.update_slots((whole(0),), 12.0, UserFacts())
+    assert granted(queue, 12.0) == {waits: ("GPU-0",)}
+
+
+def test_a_slot_is_free_within_5_s_also_where_gpus_are_read_seldom() -> None:
+    queue = opened(whole(0))
+    dead = asked(queue, ALICE)
+    granted(queue)
+    waits = asked(queue, BOB)
+    queue.end(dead, 10.0, clean=False)
+    assert granted(queue, 13.9) == {}
+    assert granted(queue, 14.0) == {waits: ("GPU-0",)}
+
+
+def test_nothing_is_granted_while_the_driver_does_not_answer() -> None:
+    queue = opened(whole(0))
+    queue.forget_slots()
+    waits = asked(queue, ALICE, gpus=9)
+    assert granted(queue) == {}
+    assert queue.waits[waits].cause is WaitCause.UNREAD
+
+
+def test_setting_the_clock_changes_no_age_and_no_reservation() -> None:
+    queue = opened(whole(0))
+    first = asked(queue, ALICE, 100.0)
+    granted(queue, 100.0)
+    asked(queue, BOB, 110.0)
+    granted(queue, 110.0)
+    queue.reserve(*CHEN, 1, 5000.0, 6000.0, 110.0)
+    queue.shift(1000.0)
+    assert queue.leases[first].since_s == 1100.0
+    assert [each.from_s for each in queue.reservations.values()] == [5000.0]
+    assert granted(queue, 1110.0) == {}
+    queue.end(first, 1110.0)
+    assert queue.record().ended == (("alice", 10.0),)
+
+
+def test_a_lost_gpu_keeps_its_lease_and_is_not_given_again() -> None:
+    queue = opened(whole(0), whole(1))
+    first = asked(queue, ALICE)
+    granted(queue)
+    queue.update_slots((replace(whole(0), use=SlotUse.LOST), whole(1)), 1.0, UserFacts())
+    assert first in queue.leases
+    queue.end(first, 2.0)
+    second, third = asked(queue, BOB, 2.0), asked(queue, CHEN, 2.0)
+    assert granted(queue, 2.0) == {second: ("GPU-1",)}
+    assert third in queue.waiting
+
+
+def test_a_lease_under_mps_has_one_whole_gpu_on_which_no_program_is_paused() -> None:
+    queue = opened(mig(9, 0), whole(0, use=SlotUse.USED, in_turns=True), whole(1, use=SlotUse.USED))
+    first = asked(queue, ALICE, share=True, mps="per_user")
+    assert granted(queue) == {first: ("GPU-1",)}
+    plain = asked(queue, BOB, share=True, gpus=1, memory_bytes=100 * GIB)
+    assert granted(queue) == {plain: ("GPU-0",)}, "turns are for leases without MPS"
+    with pytest.raises(LeaseRefused, match=r"under MPS .* a command has one GPU"):
+        asked(queue, CHEN, share=True, mps="per_user", gpus=2)
+
+
+def test_leases_with_and_without_mps_share_no_gpu() -> None:
+    queue = opened(whole(0))
+    with_mps = asked(queue, ALICE, share=True, mps="per_user")
+    assert set(granted(queue)) == {with_mps}
+    without = asked(queue, BOB, share=True)
+    assert granted(queue) == {}
+    also = asked(queue, CHEN, share=True, mps="per_user")
+    assert set(granted(queue)) == {also}, "it is expected to end when the older request can start"
+    queue.end(with_mps, 1.0)
+    assert granted(queue, 1.0) == {}
+    queue.end(also, 2.0)
+    assert set(granted(queue, 2.0)) == {without}
+
+
+def test_a_part_of_a_gpu_is_promised_once_and_quotas_set_it() -> None:
+    students = LeaseQuota(group="students", sm_percent=25)
+    terms = LeaseTerms(quotas=(LeaseQuota(user="*", sm_percent=60), students))
+    users = UserFacts({"students": frozenset({"bob"})})
+    queue = opened(whole(0), terms=terms, users=users)
+    for who, requested, gets in ((ALICE, None, 60), (BOB, None, 25), (CHEN, 15, 15)):
+        id = asked(queue, who, share=True, mps="per_user", sm_percent=requested)
+        (lease,) = queue.settle(0.0).grants
+        assert (lease.request.id, lease.request.sm_percent) == (id, gets)
+    asked(queue, CHEN, share=True, mps="per_user", sm_percent=1)
+    assert queue.settle(0.0).grants == ()
+    with pytest.raises(LeaseRefused, match="--sm 30 requested, and the quota of bob is 25 %"):
+        asked(queue, BOB, share=True, mps="per_user", sm_percent=30)
+    plain = asked(queue, BOB, gpus=1)
+    assert queue.waiting[plain].sm_percent is None
