@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, Version, encode
 from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
+from gpucommons.scheduler.service.process_starts import ProcessStarts
 from needs import needs_root
 from scheduler.served import Served, serving
 from waiting import until
 
+ROOT = PeerCredentials(pid=1, uid=0, gid=0)
 SEND = """
 import socket, sys
 peer = socket.socket(socket.AF_UNIX)
@@ -78,20 +81,77 @@ def order(served: Served, place: Path, *command: str, version: Version = 2) -> b
     return not reading.on
 
 
-@pytest.fixture(name="served")
-def _served() -> Iterator[Served]:
+@contextmanager
+def served_here() -> Iterator[Served]:
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         os.chmod(directory, 0o711)
         with serving(Path(directory)) as served:
-            if not knows_the_gone(served):
-                pytest.skip("the kernel does not report the cgroup of a process that ended (from Linux 6.16 on)")
             yield served
+
+
+@pytest.fixture(name="recorded")
+def _recorded() -> Iterator[Served]:
+    """An agent that may record the starts of processes."""
+    needs_root()
+    with served_here() as served:
+        if served.server._gone_peers.starts is None:
+            pytest.skip("perf events are not permitted here")
+        yield served
+
+
+@pytest.fixture(name="served")
+def _served() -> Iterator[Served]:
+    """An agent that may not record the starts of processes."""
+    with served_here() as served:
+        served.call(lambda: served.server._gone_peers.close_record())
+        if not knows_the_gone(served):
+            pytest.skip("the kernel does not report the cgroup of a process that ended (from Linux 6.16 on)")
+        yield served
 
 
 def knows_the_gone(served: Served) -> bool:
     with cgroup() as place:
         order(served, place)
     return bool(served.server._gone_peers._verdicts)
+
+
+APART = pytest.mark.parametrize("apart", [["--pid", "--fork"], ["--user", "--map-root-user"]], ids=["pid", "user"])
+
+
+@APART
+def test_with_the_record_every_order_from_other_namespaces_is_refused(recorded: Served, apart: list[str]) -> None:
+    with cgroup() as place, living(place):
+        for _ in range(10):
+            assert not order(recorded, place, "unshare", *apart)
+            assert order(recorded, place), "that of root in its shell is carried out, also after others"
+
+
+def test_the_record_says_where_a_process_started() -> None:
+    needs_root()
+    try:
+        starts = ProcessStarts()
+    except OSError as error:
+        pytest.skip(f"perf events are not permitted here: {error.strerror}")
+    with starts:
+        assert starts.was_local(os.getpid()) is None, "it started before"
+        assert starts.was_local(ended("true")) is True
+        assert starts.was_local(ended("unshare", "--user", "true")) is False, "it went on in another namespace"
+        entered = subprocess.run(
+            ["unshare", "--pid", "--fork", "sh", "-c", "readlink /proc/self"], stdout=subprocess.PIPE
+        )
+        assert starts.was_local(int(entered.stdout)) is False
+        first = ended("true")
+        # A ring holds 64 KiB of records of 144 bytes: these are more than all of them together.
+        for _ in range(16 * (os.cpu_count() or 1)):
+            ended("sh", "-c", "for i in $(seq 40); do (:); done")
+        assert starts.was_local(first) is None, "its record was overwritten"
+        assert starts.was_local(ended("true")) is True
+
+
+def ended(*command: str) -> int:
+    process = subprocess.Popen(command)
+    assert process.wait(20) == 0
+    return process.pid
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -112,7 +172,7 @@ def test_one_of_a_container_is_refused(served: Served) -> None:
         assert order(served, place)
 
 
-@pytest.mark.parametrize("apart", [["--pid", "--fork"], ["--user", "--map-root-user"]], ids=["pid", "user"])
+@APART
 def test_root_of_other_namespaces_spoils_the_cgroup_for_those_after_it(served: Served, apart: list[str]) -> None:
     with cgroup() as place, living(place):
         frame = encode(2, MessageType.SCHED_OFF, id=CONTROL_ID).hex()
@@ -145,15 +205,15 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("1\n")
     top = tmp_path.stat().st_ino
     judge = GonePeers((tmp_path,), Path("/proc"), lambda pid: True)
-    assert judge.was_local_root(0, PeerTrace(True, True, top), 0.0)
-    for uid, trace in (
-        (1000, PeerTrace(True, True, top)),
-        (0, PeerTrace(False, True, top)),
-        (0, PeerTrace(True, False, top)),
-        (0, PeerTrace(True, True, None)),
-        (0, PeerTrace(True, True, top + 1)),
+    assert judge.was_local_root(ROOT, PeerTrace(True, True, top), 0.0)
+    for peer, trace in (
+        (ROOT._replace(uid=1000), PeerTrace(True, True, top)),
+        (ROOT, PeerTrace(False, True, top)),
+        (ROOT, PeerTrace(True, False, top)),
+        (ROOT, PeerTrace(True, True, None)),
+        (ROOT, PeerTrace(True, True, top + 1)),
     ):
-        assert not judge.was_local_root(uid, trace, 10.0)
+        assert not judge.was_local_root(peer, trace, 10.0)
     judge.note_foreign(PeerTrace(False, True, top), 20.0)
-    assert not judge.was_local_root(0, PeerTrace(True, True, top), 100.0)
-    assert judge.was_local_root(0, PeerTrace(True, True, top), 700.0)
+    assert not judge.was_local_root(ROOT, PeerTrace(True, True, top), 100.0)
+    assert judge.was_local_root(ROOT, PeerTrace(True, True, top), 700.0)

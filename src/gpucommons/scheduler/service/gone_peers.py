@@ -1,7 +1,13 @@
 """Whether a peer that has ended was root of this host.
 
 nvsharectl and xpusharectl send one frame and exit: often they are gone before a file of theirs in procfs can be read,
-and what showed their namespaces is gone with them. Of such a peer the kernel keeps with the connection
+and what showed their namespaces is gone with them. Two ways are left.
+
+An agent with CAP_PERFMON has a record of the namespaces in which processes started (process_starts.py). It decides as
+procfs would have: root in our user and pid namespace is obeyed, and no other. A process that is not in the record is
+refused: it started before the record reaches back, unlike a command that a shell just ran.
+
+An agent without that capability decides by what the kernel keeps with the connection:
 
 - its uid in our user namespace. Root of a user namespace that a user made has the uid of that user, and is refused;
 - the network namespace in which it connected (SO_NETNS_COOKIE). One in another is refused: most containers;
@@ -11,11 +17,13 @@ and what showed their namespaces is gone with them. Of such a peer the kernel ke
   other namespaces; and no root of other namespaces connected from it lately. On hosts with cgroup v1 all processes
   may be in the top cgroup: there, no container engine may run.
 
-Whatever cannot be shown is refused. What remains is a process that root of this host has put into other pid or user
-namespaces without a cgroup of their own: before it is gone it is refused, too, and with it what comes after it.
+Whatever cannot be shown is refused. What remains, without the record, is a process that root of this host has put into
+other pid or user namespaces without a cgroup of their own: before it is gone it is refused, too, and with it what comes
+after it.
 """
 
 import fcntl
+import logging
 import os
 import signal
 import socket
@@ -26,6 +34,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpucommons.base.peers import is_local
+from gpucommons.base.unix_listener import PeerCredentials
+from gpucommons.scheduler.service.process_starts import ProcessStarts
+
+log = logging.getLogger(__name__)
 
 _SO_NETNS_COOKIE: Final = 71
 _SO_PEERPIDFD: Final = 77
@@ -92,8 +104,8 @@ def _own_network() -> bytes:
         return _network(own)
 
 
-def _network(one: socket.socket) -> bytes:
-    return one.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE_BYTES)
+def _network(peer: socket.socket) -> bytes:
+    return peer.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE_BYTES)
 
 
 def _cgroup_of(descriptor: int) -> int | None:
@@ -107,7 +119,12 @@ def _cgroup_of(descriptor: int) -> int | None:
 
 
 class GonePeers:
-    """Judges traces. `is_local` is whether a process is in our namespaces."""
+    """Judges peers that have ended. `is_local` is whether a process is in our namespaces.
+
+    `starts` is the record of starts, None where the agent may not have it.
+    """
+
+    starts: ProcessStarts | None = None
 
     def __init__(
         self,
@@ -131,9 +148,16 @@ class GonePeers:
             if len(self._foreign) > _MAX_REMEMBERED:
                 del self._foreign[next(iter(self._foreign))]
 
-    def was_local_root(self, uid: int, trace: PeerTrace, now: float) -> bool:
-        """Reads many files: not for the loop."""
-        if uid != 0 or not trace.has_ended or not trace.same_network or trace.cgroup is None:
+    def was_local_root(self, peer: PeerCredentials, trace: PeerTrace, now: float) -> bool:
+        """Whether a peer that has ended was root in our namespaces. Reads many files: not for the loop."""
+        if peer.uid != 0 or not trace.has_ended:
+            return False
+        if self.starts is not None:
+            return self.starts.was_local(peer.pid) is True
+        return self._had_local_cgroup(trace, now)
+
+    def _had_local_cgroup(self, trace: PeerTrace, now: float) -> bool:
+        if not trace.same_network or trace.cgroup is None:
             return False
         if now - self._foreign.get(trace.cgroup, -_REMEMBERED_S) < _REMEMBERED_S:
             return False
@@ -143,6 +167,18 @@ class GonePeers:
             self._verdicts = {trace.cgroup: (verdict, now + _VERDICT_S)}
         # Again: one may have connected meanwhile.
         return verdict and now - self._foreign.get(trace.cgroup, -_REMEMBERED_S) >= _REMEMBERED_S
+
+    def open_record(self) -> None:
+        """From now on the starts of processes are recorded, where the agent may."""
+        try:
+            self.starts = ProcessStarts()
+        except OSError as error:
+            log.info("the namespaces of processes that have ended are not recorded: %s", error.strerror or error)
+
+    def close_record(self) -> None:
+        if self.starts is not None:
+            self.starts.close()
+            self.starts = None
 
     def _is_ours(self, cgroup: int) -> bool:
         """Whether root has processes in this cgroup, and all of them are in our namespaces."""

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from gpucommons.base.peers import Admins, ConnectionCaps, Slots, is_local, process_of
 from gpucommons.base.unix_listener import (
     ClientSocket,
+    PeerCredentials,
     Reserve,
     close_all,
     group_id,
@@ -80,7 +81,7 @@ class ProgramSharing:
 class _Order(NamedTuple):
     """A frame of nvsharectl or xpusharectl. `allowed`: its sender is an admin."""
 
-    uid: int
+    sender: PeerCredentials
     message: ControlRequest
     trace: PeerTrace
     allowed: bool
@@ -152,7 +153,13 @@ class SchedulerServer:
         self._admins = Admins(os.geteuid(), group_id(self.settings.admin_group))
         self._loop = asyncio.get_running_loop()
         self._turns.start(self._loop)
-        self._listeners = listen_all(_client_sockets(self.settings))
+        # Before the first order can come.
+        self._gone_peers.open_record()
+        try:
+            self._listeners = listen_all(_client_sockets(self.settings))
+        except Exception:
+            self._gone_peers.close_record()
+            raise
         self._reserve = Reserve()
         for listener in self._listeners.values():
             self._loop.add_reader(listener.fileno(), self._accept, listener)
@@ -185,6 +192,7 @@ class SchedulerServer:
         for connection in (*self._connections.values(), *self._unregistered):
             connection.close("shutdown")
         await self._empty.wait()
+        self._gone_peers.close_record()
         self._turns.stop()
 
     # Connections
@@ -360,7 +368,7 @@ class SchedulerServer:
     def control_frame(self, connection: Connection, message: ControlRequest, now: float) -> None:
         """A frame of nvsharectl or xpusharectl. Orders are carried out in the order in which they came."""
         allowed = self.includes_admin(connection.socket, connection.process.is_local)
-        order = _Order(connection.credentials.uid, message, connection.trace, allowed)
+        order = _Order(connection.credentials, message, connection.trace, allowed)
         if self._orders or (connection.trace.has_ended and not allowed):
             if len(self._orders) >= _MAX_WAITING_ORDERS:
                 self._orders.pop()
@@ -378,7 +386,7 @@ class SchedulerServer:
             if not order.allowed:
                 judge = self._gone_peers.was_local_root
                 try:
-                    allowed = await asyncio.to_thread(judge, order.uid, order.trace, monotonic())
+                    allowed = await asyncio.to_thread(judge, order.sender, order.trace, monotonic())
                     order = order._replace(allowed=allowed)
                 except Exception as error:
                     # The orders behind it must not wait for ever.
@@ -388,12 +396,15 @@ class SchedulerServer:
         self._order_task = None
 
     def _carry_out(self, order: "_Order", now: float) -> None:
-        uid, message = order.uid, order.message
+        uid, message = order.sender.uid, order.message
         if not order.allowed:
             self.policy.refusals["control_not_admin"] += 1
             sender = "not an admin, or in a container"
             if order.trace.has_ended:
-                sender = "it has ended, and that it was root outside of containers cannot be shown"
+                sender = (
+                    "it has ended, and that it was root outside of containers cannot be shown; "
+                    "`gpucommons scheduler` waits for its answer, and is not refused for this"
+                )
             self._log_refusal(now, "refused %s from uid %d: %s", message.type.name, uid, sender)
             return
         log.info("%s by uid %d", message.type.name, uid)
