@@ -92,6 +92,8 @@ class Agent:
             scenario=self.scenario,
             derive=derive,
         )
+        if sharing is not None:
+            sharing.read_soon = lambda: self.sampler.read_soon("nvml")
         spoken = dialects(
             dcgm=_dcgm_options(settings.dcgm),
             dcgm_shape=_dcgm_shape(settings.dcgm),

@@ -133,6 +133,15 @@ def test_a_program_on_a_gpu_that_could_not_be_listed_stays() -> None:
     assert not roster.see([], 3.0, 3.0)
 
 
+def test_where_turns_are_taken_a_program_joins_as_soon_as_it_is_seen() -> None:
+    """It may have used the GPU: the driver's first sample of a process comes later."""
+    roster = ProgramRoster()
+    assert not roster.see([program(IDLE, 5)], 1.0, 1.0, contested={"GPU-1"})["job"].joined
+    seen = roster.see([program(IDLE, 5), program(IDLE, 7, key="new")], 2.0, 2.0, contested={"GPU-0"})
+    assert seen["new"].joined
+    assert not seen["job"].joined, "it was seen before, and has not used the GPU"
+
+
 @given(
     rest_s=st.floats(0, 10),
     use_after_s=st.floats(0, 5),

@@ -180,6 +180,8 @@ class Sharing:
         self._gpus: GpuReading | None = None
         self._busy = BusyMeter()
         self._pods: PodReading | None = None
+        # Set by the agent: the GPUs are read again in a moment.
+        self.read_soon: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Raises ListenError, one line, if a socket cannot be served."""
@@ -212,6 +214,8 @@ class Sharing:
             self.scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
             if gpus is not self._gpus:
                 self._update_programs(snapshot)
+            if self.scheduler.reads_soon:
+                self.read_soon()
             self._gpus = gpus
         if self.shares_programs:
             claims = lease_claims(snapshot.readings, self._share_limit, snapshot.wall_s, time.monotonic())

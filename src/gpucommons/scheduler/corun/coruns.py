@@ -273,6 +273,11 @@ class Coruns(Generic[Client]):
             for key in [key for key in of_sets if client in key]:
                 del of_sets[key]
 
+    def has_passing_programs(self, now_s: float) -> bool:
+        """Whether owners compete, and the clients of one of them come and go."""
+        owners = set(self._owner_of.values()) | self._passing_s.keys()
+        return len(owners) > 1 and any(changed_s >= now_s - _PASSING_S for changed_s in self._passing_s.values())
+
     def solo_activity(self, client: Client) -> DeviceActivity | None:
         facts = self._facts.get(client)
         return None if facts is None else facts.alone.mean

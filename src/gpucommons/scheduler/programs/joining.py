@@ -13,7 +13,9 @@ from gpucommons.scheduler.programs.jobs import Program, ProgramActivity
 #
 # A joined program takes turns: it is paused while others run. A resting program is not paused and takes no turns.
 #
-# 1. A program joins when it uses the GPU. Before that it rests.
+# 1. A program joins when it uses the GPU. Before that it rests. Where turns are taken it joins as soon as it is seen:
+#    the driver's first sample of a process comes up to a second later, and an owner that keeps starting programs would
+#    have the GPU for that second each time. If it does not use its first turn, it rests.
 # 2. A joined program rests when it was idle for a whole turn of its own while others waited, or in the readings of
 #    IDLE_RESTS_S in which it was not paused.
 # 3. A resting program joins again at the first reading that shows it use the GPU: within 2 s, for readings each second.
@@ -46,13 +48,15 @@ class ProgramTurn(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One program in one reading. `as_of_s` is when the GPUs were read; `ran`: it was not paused since the last one."""
+    """One program in one reading. `as_of_s` is when the GPUs were read; `ran`: it was not paused since the last one;
+    `contested`: turns are taken on its GPU."""
 
     processes: AbstractSet[ProcessKey]
     devices: tuple[str, ...]
     activity: ProgramActivity
     as_of_s: float
     ran: bool = False
+    contested: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ def observed(before: ProgramStanding | None, seen: Observation, now_s: float) ->
     """What a program is after a reading."""
     used_s = seen.as_of_s if seen.activity is ProgramActivity.ACTIVE else None
     if before is None or not before.processes & seen.processes:
-        standing = Standing.RESTING if seen.activity is ProgramActivity.IDLE else Standing.JOINED
+        idle = seen.activity is ProgramActivity.IDLE and not seen.contested
+        standing = Standing.RESTING if idle else Standing.JOINED
         return ProgramStanding(seen.processes, seen.devices, standing, now_s, used_s)
     used_s = before.used_s if used_s is None else used_s
     idle_s = None
@@ -125,17 +130,25 @@ class ProgramRoster:
         now_s: float,
         unlisted: AbstractSet[str] = frozenset(),
         ran: AbstractSet[str] = frozenset(),
+        contested: AbstractSet[str] = frozenset(),
     ) -> Mapping[str, ProgramStanding]:
         """Take in one reading: the programs that take part. Without a reading, do not call: all would have ended.
 
         `unlisted` are devices whose processes could not be read; `ran` the keys of programs that were not paused since
-        the last reading.
+        the last reading; `contested` devices on which turns are taken.
         """
         hidden = {key: one for key, one in self._members.items() if not unlisted.isdisjoint(one.devices)}
         now = {
             program.key: observed(
                 self._members.get(program.key),
-                Observation(program.process_keys, program.devices, program.activity, as_of_s, program.key in ran),
+                Observation(
+                    program.process_keys,
+                    program.devices,
+                    program.activity,
+                    as_of_s,
+                    program.key in ran,
+                    not contested.isdisjoint(program.devices),
+                ),
                 now_s,
             )
             for program in programs

@@ -31,7 +31,14 @@ from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.policy import quotas
 from gpucommons.scheduler.policy.devices import DeviceTable
 from gpucommons.scheduler.policy.quotas import ClientLimits, LimitLookup
-from gpucommons.scheduler.policy.state import PROGRAM, Action, Client, ClientStanding, client_name
+from gpucommons.scheduler.policy.state import (
+    PROGRAM,
+    Action,
+    Client,
+    ClientStanding,
+    GpuQueue,
+    client_name,
+)
 from gpucommons.scheduler.programs.exemptions import Circumstances, Exemption, Refusal, ShareScope, divide
 from gpucommons.scheduler.programs.jobs import Program, ProgramActivity, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn, linked_gpus
@@ -272,8 +279,7 @@ class _Member:
 
     @property
     def takes_turns(self) -> bool:
-        phase = self.client.gpu.phase
-        return phase is not None and phase.way is Way.TURNS
+        return _takes_turns_on(self.client.gpu)
 
 
 class Programs:
@@ -309,6 +315,8 @@ class Programs:
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
         self._stopping = False
+        # Programs come and go: the next reading should not wait for its time.
+        self.reads_soon = False
         # When the last reading was taken in.
         self._read_s = float("-inf")
         # A pauser was lost while programs were paused, and it is not known whether they run again.
@@ -377,7 +385,8 @@ class Programs:
         programs = {program.key: program for program in found.programs}
         ran = {key for key, member in self._members.items() if member.ran_since(self._read_s)}
         self._read_s = now
-        standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted, ran)
+        contested = {device for gpu in self._policy.gpus.values() if _takes_turns_on(gpu) for device in gpu.devices}
+        standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted, ran, contested)
         several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
         self._turns.apply(self._devices.link(several, now), now)
         for key, member in list(self._members.items()):
@@ -389,6 +398,7 @@ class Programs:
         for key, program in programs.items():
             self._update(key, program, standings[key].joined, now)
         self._sample_use(reading, now)
+        self.reads_soon = any(gpu.coruns.has_passing_programs(now) for gpu in self._policy.gpus.values())
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
             in_turns = {key for key, member in self._members.items() if member.takes_turns}
@@ -574,6 +584,10 @@ class Programs:
 
     def _names(self, member: _Member) -> Iterable[str]:
         return (client_name(member.client.id), *sorted(names(member.program)))
+
+
+def _takes_turns_on(gpu: GpuQueue) -> bool:
+    return gpu.phase is not None and gpu.phase.way is Way.TURNS
 
 
 def _takes_turns(client: Client, now: float) -> bool:

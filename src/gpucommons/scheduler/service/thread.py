@@ -88,6 +88,12 @@ class SchedulerThread:
         enforcement = None if programs is None else programs.enforcement
         return TrespassStanding() if enforcement is None else enforcement.standing
 
+    @property
+    def reads_soon(self) -> bool:
+        """Whether programs come and go, so that the next reading should come soon."""
+        programs = None if self._server is None else self._server.programs
+        return programs is not None and programs.reads_soon
+
     def set_mps_devices(self, devices: frozenset[str]) -> None:
         self._to_server(lambda server: server.set_mps_devices(devices))
 
