@@ -44,6 +44,7 @@ ROOMS: dict[str, set[str]] = {
         "scheduler.programs",
         "scheduler.protocol",
     },
+    "slurm": {"base", "model", "rules", "sources"},
     "idle": {"base", "model"},
     "ledger": {"base", "model", "rules"},
     "owners": {"model", "rules"},

@@ -45,6 +45,7 @@ _COMMANDS: Final = {
 }
 _GROUPS: Final = {
     "scheduler": "Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients.",
+    "slurm": "Slurm: hooks for its daemons, health of the node, summaries of jobs, configuration.",
     "stack": "Run Prometheus, Alertmanager and Grafana for this node.",
 }
 # Commands whose module has another name.

@@ -227,6 +227,15 @@ class DcgmSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    job_directory: str = option(
+        "",
+        "directory in which `gpucommons slurm prolog` writes the jobs of this node: /run/gpucommons-slurm, unless the "
+        "hooks were given another; empty: this node is not part of a Slurm cluster",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class VgpuSettings:
     namespace_label: bool = option(
         True, "add the label of the namespace, so that pods of the same name differ; false: labels of the original"
@@ -364,6 +373,7 @@ class Settings:
     owners: OwnersSettings = field(default_factory=OwnersSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     nodeexporter: NodeExporterSettings = field(default_factory=NodeExporterSettings)
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)
     dcgm: DcgmSettings = field(default_factory=DcgmSettings)
     vgpu: VgpuSettings = field(default_factory=VgpuSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -6,6 +6,7 @@ A container is identified by its full id, a pod by its UID.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -209,10 +210,14 @@ class Ds01Reading(NamedTuple):
 
 
 class MappedJob(NamedTuple):
-    """`uid` is that of the job's user if the file shows it: it does not if the prolog runs as root."""
+    """`uid` is that of the job's user if the file shows it: it does not if the prolog runs as root.
+
+    `share` is the part of the GPU that the job was given: less than 1 for a job with shards.
+    """
 
     id: str
     uid: int | None = None
+    share: Fraction = Fraction(1)
 
 
 # The index of a GPU, and the GPU instance of a MIG device; None is the whole GPU.

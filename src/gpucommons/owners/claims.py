@@ -229,17 +229,17 @@ class _Fold:
 
     def of_jobs(self) -> Iterator[Claim]:
         """While a batch job runs, it holds the GPUs allocated to it, whether it has a process there or not."""
-        places: dict[str, list[JobPlace]] = {}
+        places: dict[str, dict[JobPlace, Fraction]] = {}
         uids: dict[str, int | None] = {}
         mapping = self._in.job_mapping or JobMappingReading()
         for place, jobs in mapping.jobs.items():
             for job in jobs:
-                places.setdefault(job.id, []).append(place)
+                places.setdefault(job.id, {})[place] = job.share
                 uids[job.id] = job.uid if uids.get(job.id, job.uid) == job.uid else None
         for job_id, given in places.items():
-            slots = dict.fromkeys(info for place in given for info in self._in.table.gpu_instance(*place))
+            slots = {info: share for place, share in given.items() for info in self._in.table.gpu_instance(*place)}
             if slots:
-                yield self._of_job(job_id, uids[job_id], tuple((info, _WHOLE) for info in slots))
+                yield self._of_job(job_id, uids[job_id], tuple(slots.items()))
 
     def _of_job(self, job: str, file_uid: int | None, slots: tuple[tuple[SlotInfo, Fraction], ...]) -> Claim:
         users = self._in.users

@@ -1,0 +1,158 @@
+"""`gpucommons slurm ...`: the hooks of Slurm's daemons, the health check, the summary of a job, and the configuration.
+
+Prolog, epilog and task prolog are started before this module is imported (gpucommons/__main__.py); they are here for
+--help, and for those who call `gpucommons.cli.main`.
+"""
+
+import glob
+import os
+import shutil
+import socket
+import sys
+import syslog
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpucommons.base.text import printable, printable_lines
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.options import ConfigFile
+from gpucommons.cli.output import show, show_data, show_line
+from gpucommons.cli.reader import Reader
+from gpucommons.faces.documents.values import indented
+from gpucommons.slurm import hooks
+from gpucommons.slurm.jobs import SlurmError, ask_slurm
+
+app = typer.Typer(help="Slurm: hooks for its daemons, health of the node, summaries of jobs, configuration.")
+
+_HOOK_SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
+_SECOND_LOOK_S = 6.0
+_DEFAULT_SCRIPTS = "/etc/slurm/gpucommons"
+NodeName = Annotated[
+    str | None,
+    typer.Option(
+        "--node", metavar="NAME", help="Name of this node in Slurm. Default: its host name.", show_default=False
+    ),
+]
+
+
+@app.command(context_settings=_HOOK_SETTINGS)
+def prolog(context: typer.Context) -> None:
+    """Prolog= of slurm.conf: write which GPUs the job has, for the agent. Never fails."""
+    hooks.main(["prolog", *context.args])
+
+
+@app.command(context_settings=_HOOK_SETTINGS)
+def epilog(context: typer.Context) -> None:
+    """Epilog= of slurm.conf: the job has ended. Never fails."""
+    hooks.main(["epilog", *context.args])
+
+
+@app.command(context_settings=_HOOK_SETTINGS)
+def task_prolog(context: typer.Context) -> None:
+    """TaskProlog= of slurm.conf: GPUs of night jobs, and the wait for the memory of a suspended job. Never fails."""
+    hooks.main(["task-prolog", *context.args])
+
+
+@app.command()
+def health(node: NodeName = None, config: ConfigFile = None) -> None:
+    """HealthCheckProgram= of slurm.conf: drain the node while a GPU is unusable; resume it when that is over.
+
+    The problem must be in two looks, 6 s apart. Drains of others are never touched. The exit status is always 0.
+    """
+    from gpucommons.slurm.health import check
+
+    reader = Reader(config=config)
+    try:
+        _, line = check(_node_name(node), lambda: reader.ask("problems"), lambda: time.sleep(_SECOND_LOOK_S), ask_slurm)
+    except (SlurmError, CommandError) as error:
+        line = str(error)
+    if line:
+        _log(f"health: {line}")
+
+
+@app.command()
+def targets(
+    port: Annotated[int, typer.Option(help="Port of the agents.", min=1, max=65535)] = 9460,
+    every_node: Annotated[bool, typer.Option("--all", help="Also nodes without GPUs.")] = False,
+) -> None:
+    """Print the nodes of the cluster as targets for Prometheus: the JSON of http_sd_configs and file_sd_configs."""
+    from gpucommons.slurm import targets as discovery
+
+    try:
+        found = discovery.targets(ask_slurm(discovery.COMMAND), port, gpus_only=not every_node)
+    except SlurmError as error:
+        raise CommandError(str(error)) from error
+    show(indented(found))
+
+
+@app.command(name="config")
+def configuration(
+    gpus: Annotated[
+        int | None,
+        typer.Option(help="GPUs of the node. Default: as many as /dev has.", min=1, max=64, show_default=False),
+    ] = None,
+    gpu_type: Annotated[
+        str, typer.Option("--type", metavar="NAME", help="Type of the GPUs in --gres=gpu:TYPE:1.")
+    ] = "gpu",
+    shards: Annotated[int, typer.Option(help="Parts into which jobs may divide a GPU; 0: none.", min=0, max=100)] = 0,
+    day_night: Annotated[
+        bool,
+        typer.Option("--day-night", help="Each GPU twice: jobs of partition day suspend those of partition night."),
+    ] = False,
+    scripts: Annotated[
+        str, typer.Option(metavar="DIR", help="Directory of the hook scripts on the nodes.")
+    ] = _DEFAULT_SCRIPTS,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the files into this directory instead.", show_default=False),
+    ] = None,
+    node: NodeName = None,
+) -> None:
+    """Print the lines of slurm.conf and gres.conf for this node, and the hook scripts, each explained.
+
+    Nothing is changed: copy the lines, and the scripts to --scripts on every node, then restart Slurm's daemons.
+    """
+    from gpucommons.slurm.configuration import NodePlan, files
+
+    if shards and day_night:
+        raise CommandError("--shards and --day-night exclude each other: a suspended job keeps its shards; use one")
+    found = sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda path: int(path.removeprefix("/dev/nvidia")))
+    gpu_files = found if gpus is None else [f"/dev/nvidia{index}" for index in range(gpus)]
+    if not gpu_files:
+        raise CommandError("no GPU in /dev: run this command on the GPU node, or name their number with --gpus")
+    plan = NodePlan(
+        _node_name(node),
+        gpu_files,
+        gpu_type,
+        shards,
+        day_night,
+        scripts.rstrip("/"),
+        sys.executable,
+        str(Path(hooks.__file__).resolve()),
+        shutil.which("gpucommons") or f"{sys.executable} -m gpucommons",
+    )
+    contents = files(plan)
+    if write is None:
+        for name, content in contents.items():
+            show_data(f"## {name}\n{content}\n")
+        return
+    write.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        path = write / name
+        path.write_text(content, encoding="utf-8")
+        path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        show_line(printable(str(path)))
+
+
+def _node_name(given: str | None) -> str:
+    return given or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def _log(line: str) -> None:
+    """Slurm discards what its programs print: syslog has it, too."""
+    syslog.openlog("gpucommons-slurm", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_NOTICE, line)
+    show(printable_lines([line]))

@@ -1,0 +1,128 @@
+"""The lines of slurm.conf and gres.conf for a node with gpucommons, and the hook scripts, each explained. Pure.
+
+Slurm takes the path of a hook and no arguments, so each hook is a script of a few lines. A script ends with status 0
+even if gpucommons was removed: a prolog that fails drains the node.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_HOOKS: Final = ("prolog", "epilog", "task-prolog")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """`gpu_files` are the device files of the node's GPUs. `shards` is how many each GPU has; 0: whole GPUs only.
+
+    With `day_night`, each GPU is listed twice, as type day and as type night. `scripts` is the directory of the hook
+    scripts; `python`, `hooks_file` and `command` are those of this installation.
+    """
+
+    node: str
+    gpu_files: Sequence[str]
+    gpu_type: str
+    shards: int
+    day_night: bool
+    scripts: str
+    python: str
+    hooks_file: str
+    command: str
+
+
+def files(plan: NodePlan) -> Mapping[str, str]:
+    """The content of each file by its name; scripts end with .sh."""
+    found = {"gres.conf": _text(_gres(plan)), "slurm.conf": _text(_slurm(plan))}
+    options = f" --gpus {len(plan.gpu_files)}" if plan.day_night else ""
+    for hook in _HOOKS:
+        found[f"{hook}.sh"] = _script(f"{plan.python} -I -S {plan.hooks_file} {hook}{options}")
+    found["health.sh"] = _script(f"{plan.command} slurm health")
+    found["admin-comment.sh"] = _script(f"{plan.command} slurm admin-comment")
+    if plan.day_night:
+        found["night-devices.sh"] = _text(_night_devices(plan))
+    return found
+
+
+def night_file(gpu_file: str) -> str:
+    """The second device node of a GPU: Slurm refuses a path that is listed twice."""
+    directory, _, name = gpu_file.rpartition("/")
+    return f"{directory}/night-{name}"
+
+
+def _gres(plan: NodePlan) -> Iterator[str]:
+    yield "# gres.conf of this node."
+    yield "# AutoDetect=nvml would name each GPU by its model; the types below are chosen here."
+    yield "AutoDetect=off"
+    if plan.day_night:
+        yield "# Each GPU twice: a suspended night job keeps its GPU in Slurm's books, and a day job takes the day one."
+        yield from (f"Name=gpu Type=day File={file}" for file in plan.gpu_files)
+        yield "# Second device nodes of the same GPUs (night-devices.sh): one path twice is an error of slurmd."
+        yield from (f"Name=gpu Type=night File={night_file(file)}" for file in plan.gpu_files)
+        return
+    yield "# The GPUs, one line each: --gres=gpu:1 takes any, --gres=gpu:TYPE:1 one of this type."
+    yield from (f"Name=gpu Type={plan.gpu_type} File={file}" for file in plan.gpu_files)
+    if plan.shards:
+        yield f"# Each GPU can be divided among jobs: --gres=shard:1 is one of {plan.shards} parts of its time."
+        yield from (f"Name=shard Count={plan.shards} File={file}" for file in plan.gpu_files)
+
+
+def _slurm(plan: NodePlan) -> Iterator[str]:
+    count, scripts = len(plan.gpu_files), plan.scripts
+    types = "gpu,shard" if plan.shards else "gpu"
+    gres = f"gpu:day:{count},gpu:night:{count}" if plan.day_night else f"gpu:{plan.gpu_type}:{count}"
+    if plan.shards:
+        gres += f",shard:{plan.shards * count}"
+    yield "# Lines for slurm.conf, the same on every node. Lines with NODES and ... are to be completed."
+    yield "# The kinds of generic resources that jobs may ask for."
+    yield f"GresTypes={types}"
+    yield "# GPUs are resources of their own for the selection; shards need cons_tres."
+    yield "SelectType=select/cons_tres"
+    yield "# Processes are found by their cgroup: the agent attributes them to the job by the same cgroup."
+    yield "ProctrackType=proctrack/cgroup"
+    yield "# CPU time and host memory of each job are counted in its cgroup, for the report of the job."
+    yield "JobAcctGatherType=jobacct_gather/cgroup"
+    yield "# Alloc: the prolog runs when the job begins, not at its first step, so that its GPUs are known at once."
+    yield "PrologFlags=Alloc"
+    yield "# Writes which job has which GPUs, for the agent. Less than 50 ms, and never fails."
+    yield f"Prolog={scripts}/prolog.sh"
+    yield "# Removes it."
+    yield f"Epilog={scripts}/epilog.sh"
+    if plan.day_night:
+        yield "# Gives night jobs the real indices of their GPUs, and lets a day job wait until the memory of the"
+        yield "# suspended night job has left its GPUs."
+        yield f"TaskProlog={scripts}/task-prolog.sh"
+    yield "# Drains the node while a GPU is lost or must be reset, and resumes it afterwards."
+    yield f"HealthCheckProgram={scripts}/health.sh"
+    yield "# Seconds between two checks, and on which nodes: ANY includes drained ones, which the check may resume."
+    yield "HealthCheckInterval=60"
+    yield "HealthCheckNodeState=ANY"
+    yield "# On the controller: writes the summary of the job into AdminComment."
+    yield f"EpilogSlurmctld={scripts}/admin-comment.sh"
+    yield "# This node. CPUs, RealMemory and so on as 'slurmd -C' prints them."
+    yield f"NodeName={plan.node} Gres={gres} ..."
+    if plan.day_night:
+        yield "# A job of a partition with a higher PriorityTier suspends jobs of one with a lower tier."
+        yield "PreemptType=preempt/partition_prio"
+        yield "# Preempted jobs are suspended, not ended; GANG resumes them when the others are done."
+        yield "PreemptMode=SUSPEND,GANG"
+        yield "# night: may be suspended. FORCE:2 lets a job of each partition have the same CPUs."
+        yield "PartitionName=night Nodes=NODES PriorityTier=1 PreemptMode=SUSPEND OverSubscribe=FORCE:2 Default=YES"
+        yield "# day: is never suspended. Jobs ask for --gres=gpu:day:1, those of night for --gres=gpu:night:1."
+        yield "PartitionName=day Nodes=NODES PriorityTier=10 PreemptMode=OFF OverSubscribe=FORCE:1"
+
+
+def _night_devices(plan: NodePlan) -> Iterator[str]:
+    yield "#!/bin/sh"
+    yield "# Second device nodes of the GPUs, for the type night. Run it as root after each boot, before slurmd starts."
+    yield "set -e"
+    for file in plan.gpu_files:
+        night = night_file(file)
+        yield f"""[ -e {night} ] || mknod -m 666 {night} c $(stat -c '0x%t 0x%T' {file})"""
+
+
+def _script(command: str) -> str:
+    return _text(["#!/bin/sh", "# Printed by 'gpucommons slurm config'. Never fails a job.", command, "exit 0"])
+
+
+def _text(lines: Iterator[str] | Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,197 @@
+"""Prolog, epilog and task prolog: what Slurm's daemons run for every job. They end with status 0, whatever happens.
+
+A prolog that fails drains the node, and one that is slow delays every job. So these write or remove one file, import
+nothing of the package, and take about as long as Python's own start. What goes wrong is one line of syslog.
+
+The prolog (root, on each node of the job) writes DIRECTORY/JOBID for a job with GPUs; the epilog removes it. The agent
+reads the directory. No agent has to run at that time: one that starts later finds the jobs that run.
+
+The task prolog (the job's user, before each task and batch script) prints lines for Slurm: `export NAME=VALUE` changes
+the environment of the task, `print TEXT` writes into the job's output. Where a day job takes the GPU of a suspended
+night job, it waits until the memory of that job has left the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+# Importing typing would take as long as all the rest. Type checkers take this for true.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+DIRECTORY = "/run/gpucommons-slurm"
+# The agent's list of suspended jobs, for the task prolog: one line each, "JOB STAGE SENTENCE".
+SUSPENDED_FILE = "slurm-suspended"
+HOOKS = ("prolog", "epilog", "task-prolog")
+_AGENT_DIRECTORY = "/run/gpucommons"
+_API_SOCKET = "api.sock"
+_LOOK_S = 0.2
+# The slowest known case: 140 GB leave a GPU at 2 GB/s.
+_MAX_WAIT_S = 90.0
+# Slurm stops a job 2 s after it has begun to suspend it. A job that the agent does not list by then is not suspended.
+_NOTICED_S = 8.0
+_PARKED = "parked"
+_KEPT = "kept"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Never raises, never fails. `arguments` begin with the name of the hook."""
+    hook = arguments[0]
+    try:
+        options = _options(arguments[1:])
+        directory, agent = options.get("directory", DIRECTORY), options.get("agent-directory", _AGENT_DIRECTORY)
+        gpu_count = int(options.get("gpus", "0"))
+        if hook == "task-prolog":
+            for line in task_prolog(os.environ, directory, agent, gpu_count, float(options.get("wait", _MAX_WAIT_S))):
+                os.write(1, f"{line}\n".encode())
+            return
+        job, gpus = _job_id(os.environ), gpu_indices(os.environ.get("SLURM_JOB_GPUS", ""), gpu_count)
+        if hook == "epilog":
+            epilog(job, directory)
+        elif gpus:
+            prolog(os.environ, job, gpus, directory)
+            if not _agent_answers(agent):
+                _log(f"job {job}: no agent answers at {agent}/{_API_SOCKET}; the job runs without it")
+    except Exception as error:
+        _log(f"{hook}: {type(error).__name__}: {error}; the job is not affected")
+
+
+def _options(arguments: Sequence[str]) -> dict[str, str]:
+    """`--name value` pairs. The scripts that call this are printed by `gpucommons slurm config`."""
+    names = [name.removeprefix("--") for name in arguments[::2]]
+    return dict(zip(names, arguments[1::2], strict=True))
+
+
+def prolog(environment: Mapping[str, str], job: int, gpus: Sequence[int], directory: str) -> None:
+    """Writes the file of the job. A requeued job writes it again."""
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    lines = (
+        f"uid {int(environment['SLURM_JOB_UID'])}",
+        f"gpus {','.join(map(str, gpus))}",
+        f"node {environment.get('SLURMD_NODENAME', '')}",
+    )
+    # What begins with a dot is not finished, and not read.
+    unfinished = f"{directory}/.{job}"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    os.chmod(unfinished, 0o644)
+    os.replace(unfinished, f"{directory}/{job}")
+
+
+def epilog(job: int, directory: str) -> None:
+    try:
+        os.unlink(f"{directory}/{job}")
+    except FileNotFoundError:
+        # A job without GPUs, or one that began before gpucommons was installed.
+        return
+
+
+def task_prolog(
+    environment: Mapping[str, str],
+    directory: str,
+    agent_directory: str,
+    gpu_count: int,
+    wait_s: float,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """The lines for Slurm. Without `gpu_count` there is no pair of day and night, and nothing to do."""
+    if not gpu_count:
+        return
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    renamed = ",".join(map(str, gpu_indices(visible, gpu_count)))
+    if renamed and renamed != visible:
+        yield f"export CUDA_VISIBLE_DEVICES={renamed}"
+    given = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or visible
+    gpus, begun_s = frozenset(gpu_indices(given, gpu_count)), now()
+    others = _jobs_on(gpus, directory, _job_id(environment))
+    while others and now() - begun_s < wait_s:
+        stages = _suspended(f"{agent_directory}/{SUSPENDED_FILE}")
+        for job in list(others):
+            stage, sentence = stages.get(job, ("", ""))
+            gone = stage == _PARKED or not os.path.exists(f"{directory}/{job}")
+            if stage == _KEPT:
+                yield f"print gpucommons: {sentence}"
+            if gone or stage == _KEPT or (not stage and now() - begun_s >= _NOTICED_S):
+                others.discard(job)
+        if others:
+            sleep(_LOOK_S)
+    for job in sorted(others):
+        yield f"print gpucommons: the memory of suspended job {job} is still on a GPU of this job after {wait_s:g} s"
+
+
+def gpu_indices(text: str, gpu_count: int) -> list[int]:
+    """The GPUs of this node in a list of indices, such as 0,1 or 4-7; empty for UUIDs.
+
+    Where each GPU is listed twice, as type day and as type night, the second one of GPU 0 has the index `gpu_count`.
+    """
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            return []
+        found += range(int(first), int(last or first) + 1)
+    return sorted({index % gpu_count if gpu_count else index for index in found})
+
+
+def _jobs_on(gpus: frozenset[int], directory: str, but: int) -> set[int]:
+    """The other jobs of which the prolog wrote that they have one of these GPUs."""
+    try:
+        names = [int(name) for name in os.listdir(directory) if name.isdecimal()]
+    except OSError:
+        return set()
+    return {job for job in names if job != but and gpus.intersection(gpus_in_file(f"{directory}/{job}"))}
+
+
+def gpus_in_file(path: str) -> list[int]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            fields = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
+    except OSError:
+        return []
+    return gpu_indices(fields.get("gpus", ""), 0)
+
+
+def _suspended(path: str) -> dict[int, tuple[str, str]]:
+    """The stage and sentence of each suspended job; empty without an agent."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split(" ", 2) for line in file]
+    except OSError:
+        return {}
+    return {int(row[0]): (row[1], row[2]) for row in rows if len(row) == 3 and row[0].isdecimal()}
+
+
+def _job_id(environment: Mapping[str, str]) -> int:
+    return int(environment["SLURM_JOB_ID"])
+
+
+def _agent_answers(directory: str) -> bool:
+    # The module below `socket`, which takes a third of a hook's time to import.
+    import _socket
+
+    probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    probe.settimeout(0.05)
+    try:
+        probe.connect(f"{directory}/{_API_SOCKET}")
+    except OSError:
+        return False
+    finally:
+        probe.close()
+    return True
+
+
+def _log(line: str) -> None:
+    import syslog
+
+    syslog.openlog("gpucommons-slurm", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_WARNING, line)
+    # Slurm's daemons log what a hook prints on stderr only at a high debug level.
+    os.write(2, f"gpucommons slurm: {line}\n".encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

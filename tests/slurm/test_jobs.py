@@ -1,0 +1,145 @@
+"""What scontrol prints, as Slurm 22.05 and later do, and the jobs of a node from the prolog's files."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.model.workloads import MappedJob
+from gpucommons.slurm.jobs import (
+    JobDetails,
+    SlurmError,
+    SlurmJobsReader,
+    UnknownJob,
+    host_names,
+    parse_job,
+    shards_per_gpu,
+)
+from gpucommons.sources.source import SourceAbsent
+
+# As Slurm 22.05.8 prints it, with another name of the job.
+_TEXT = (
+    "JobId=3 JobName=a b=c UserId=alice(1000) GroupId=alice(1000) Priority=1 JobState={state} Reason=None "
+    "RunTime=00:00:02 NodeList=gpu[1-2] BatchHost=gpu1 NumNodes=2 NumCPUs=6 TRES=cpu=6,node=2,billing=6 "
+    "JOB_GRES=gpu:h200:2   Nodes=gpu1 CPU_IDs=0-1,8-9 Mem=8000 GRES={gres}    "
+    "Nodes=gpu2 CPU_IDs=0-1 Mem=2G GRES=gpu:h200:1(IDX:3) MinCPUsNode=1 Command=/home/alice/Nodes=x WorkDir=/tmp"
+)
+
+
+def job_text(gres: str = "gpu:h200:2(IDX:0-1)", state: str = "RUNNING") -> str:
+    return _TEXT.format(gres=gres, state=state)
+
+
+def test_a_job_has_the_cpus_and_memory_of_this_node() -> None:
+    assert parse_job(job_text(), "gpu1") == JobDetails("RUNNING", 4, 8000 << 20)
+    assert parse_job(job_text(), "gpu2") == JobDetails("RUNNING", 2, 2 << 30)
+
+
+@pytest.mark.parametrize(
+    ("gres", "shards"),
+    [
+        ("shard:2(IDX:0)", {0: 2}),
+        ("shard:h200:2(IDX:3)", {3: 2}),
+        ("shard:4(IDX:1-2)", {1: 2, 2: 2}),
+        ("shard:h200:3(0/4,3/4)", {1: 3}),
+        ("gpu:h200:2(IDX:0-1)", {}),
+        ("", {}),
+    ],
+)
+def test_shards_are_those_on_each_gpu(gres: str, shards: dict[int, int]) -> None:
+    assert parse_job(job_text(gres), "gpu1").shards == shards
+
+
+def test_a_node_divides_its_gpus_into_shards() -> None:
+    assert shards_per_gpu("NodeName=vm Arch=x Gres=gpu:h200:4(S:0-1),shard:h200:16(S:0-1) NodeAddr=vm") == 4
+    assert shards_per_gpu("NodeName=vm Gres=gpu:h200:4 NodeAddr=vm") is None
+    assert shards_per_gpu("NodeName=vm Gres=(null)") is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("gpu1", ["gpu1"]),
+        ("gpu[01-03,7],login", ["gpu01", "gpu02", "gpu03", "gpu7", "login"]),
+        ("a[1-2]-ib,b", ["a1-ib", "a2-ib", "b"]),
+        ("", []),
+    ],
+)
+def test_lists_of_nodes_are_written_out(expression: str, names: list[str]) -> None:
+    assert host_names(expression) == names
+
+
+@given(st.text(max_size=200))
+def test_any_answer_is_a_job_or_an_error(text: str) -> None:
+    host_names(text)
+    shards_per_gpu(text)
+    with suppress(SlurmError):
+        assert parse_job(text, "gpu1").state
+
+
+class Scontrol:
+    """Answers by what is asked about, and remembers the questions."""
+
+    def __init__(self, **jobs: str | SlurmError) -> None:
+        self.jobs = jobs
+        self.asked: list[str] = []
+
+    def __call__(self, command: Sequence[str]) -> str:
+        what = "_".join((command[2], command[-1]))
+        self.asked.append(what)
+        answer = self.jobs[what]
+        if isinstance(answer, SlurmError):
+            raise answer
+        return answer
+
+
+def write_job(directory: Path, id: int, gpus: str, uid: int = 1000) -> None:
+    (directory / str(id)).write_text(f"uid {uid}\ngpus {gpus}\nnode gpu1\n")
+
+
+def test_jobs_are_mapped_to_their_gpus_and_asked_for_once(tmp_path: Path) -> None:
+    write_job(tmp_path, 3, "0,1")
+    write_job(tmp_path, 4, "0", uid=1001)
+    (tmp_path / ".5").write_text("uid 1")
+    slurm = Scontrol(
+        job_3=job_text(), job_4=job_text("shard:1(IDX:0)"), node_gpu1="NodeName=gpu1 Gres=gpu:h200:4,shard:16 X=1"
+    )
+    now_s = [0.0]
+    reader = SlurmJobsReader(tmp_path, slurm, lambda: now_s[0])
+    first = reader.read()
+    quarter = MappedJob("4", 1001, Fraction(1, 4))
+    assert first.jobs == {(0, None): (MappedJob("3", 1000), quarter), (1, None): (MappedJob("3", 1000),)}
+    assert reader.read() is first
+    assert slurm.asked == ["job_3", "job_4", "node_gpu1"]
+    (tmp_path / "4").unlink()
+    assert reader.read().jobs[0, None] == (MappedJob("3", 1000),)
+
+
+def test_a_job_that_slurm_has_ended_or_forgotten_holds_nothing(tmp_path: Path) -> None:
+    write_job(tmp_path, 3, "0")
+    write_job(tmp_path, 4, "1")
+    slurm = Scontrol(job_3=UnknownJob("scontrol: Invalid job id specified"), job_4=job_text(state="CANCELLED"))
+    assert SlurmJobsReader(tmp_path, slurm).read().jobs == {}
+
+
+def test_while_slurm_does_not_answer_the_files_hold(tmp_path: Path) -> None:
+    write_job(tmp_path, 3, "0")
+    slurm = Scontrol(job_3=SlurmError("slurmctld does not answer"))
+    now_s = [0.0]
+    reader = SlurmJobsReader(tmp_path, slurm, lambda: now_s[0])
+    reading = reader.read()
+    assert reading.ids(0, None) == ("3",)
+    assert reading.problems == ("job 3: slurmctld does not answer",)
+    assert reader.read() is reading, "not asked again at once"
+    slurm.jobs["job_3"] = job_text(state="FAILED")
+    now_s[0] = 31.0
+    assert reader.read().jobs == {}
+
+
+def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceAbsent, match="no job with GPUs has begun"):
+        SlurmJobsReader(tmp_path / "none").read()
