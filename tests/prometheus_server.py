@@ -1,4 +1,4 @@
-"""A Prometheus in a separate process on loopback, for tests that query it."""
+"""A Prometheus and an Alertmanager, each in a separate process on loopback, for tests that query them."""
 
 import json
 import socket
@@ -6,10 +6,11 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from needs import needs_program
 from waiting import until
@@ -64,6 +65,51 @@ def running_prometheus(config: Path, data: Path) -> Iterator[Prometheus]:
         ready = f"{server.url}/-/ready"
         until(lambda: process.poll() is not None or answers(ready), "prometheus starts", within_s=30)
         assert process.poll() is None, "prometheus did not start"
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Alertmanager:
+    url: str
+
+    def send(self, *alerts: Mapping[str, object]) -> None:
+        self._ask(json.dumps(alerts).encode())
+
+    def alerts(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._ask(None))
+        return found
+
+    def _ask(self, body: bytes | None) -> bytes:
+        request = urllib.request.Request(f"{self.url}/api/v2/alerts", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            found: bytes = answer.read()
+            return found
+
+
+@contextmanager
+def running_alertmanager(config: str, directory: Path) -> Iterator[Alertmanager]:
+    needs_program("prometheus-alertmanager")
+    file, port = directory / "alertmanager.yml", free_port()
+    file.write_text(config)
+    process = subprocess.Popen(
+        [
+            "prometheus-alertmanager",
+            f"--config.file={file}",
+            f"--storage.path={directory / 'alertmanager'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--cluster.listen-address=",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    server = Alertmanager(f"http://127.0.0.1:{port}")
+    try:
+        ready = f"{server.url}/-/ready"
+        until(lambda: process.poll() is not None or answers(ready), "alertmanager starts", within_s=30)
+        assert process.poll() is None, "alertmanager did not start"
         yield server
     finally:
         process.kill()

@@ -244,3 +244,39 @@ def test_a_trespasser_is_shown_to_both_users_and_to_no_other() -> None:
         for user, uid in (("alice", 1001), ("bob", 1002), ("carol", 1003))
     }
     assert seen == {"alice": 1, "bob": 1, "carol": 0}
+
+
+# -- a driver or a GPU that does not answer
+
+
+def failing(name: str, **changes: object) -> dict[str, SourceState]:
+    state = SourceState(name, False, 2.0, failures={"driver_not_loaded": 3}, detail="the driver is not loaded")
+    return {name: replace(state, **changes)}  # type: ignore[arg-type]
+
+
+def test_a_driver_that_does_not_answer_is_critical_and_has_a_next_step() -> None:
+    node = Snapshot(1, 5000.0, NOW, "node", sources=failing("nvml", remedy="load it with: modprobe nvidia"))
+    (only,) = problems_of(node)
+    assert (only.kind, only.level) == (ProblemKind.DRIVER, HealthLevel.CRITICAL)
+    assert only.sentence == "The NVIDIA driver does not answer: the driver is not loaded."
+    assert only.remedy == "Load it with: modprobe nvidia."
+    summary = summary_of(node, problems_of(node))
+    assert (summary.sentence, summary.tone) == ("driver does not answer", Tone.BAD)
+
+
+def test_without_a_gpu_a_missing_driver_is_not_a_problem() -> None:
+    node = Snapshot(1, 5000.0, NOW, "node", sources=failing("nvml", absent=True, failures={}))
+    assert problems_of(node) == ()
+    assert summary_of(node, ()).sentence == "no GPU"
+
+
+def test_gpus_that_the_driver_does_not_list_or_open_are_missing() -> None:
+    node = snapshot(gpu(0), gpu(1))
+    assert node.readings.gpus is not None
+    found = replace(node.readings.gpus, expected=4, unlisted=("0000:3a:00.0",))
+    node = replace(node, readings=replace(node.readings, gpus=found))
+    places, unopened = problems_of(node)
+    assert (places.kind, places.level) == (ProblemKind.GPU_MISSING, HealthLevel.CRITICAL)
+    assert places.sentence.startswith("The GPU at 0000:3a:00.0 does not answer")
+    assert unopened.sentence == "1 of 4 GPUs cannot be opened by the driver."
+    assert summary_of(node, problems_of(node)).sentence.startswith("2 GPUs missing")

@@ -96,7 +96,7 @@ class SourceTracker:
             self.value = None
             self.state = replace(self.state, up=False, absent=False, duration_s=duration_s, detail=str(outcome))
         elif isinstance(outcome, SourceError):
-            self._fail(outcome.reason, str(outcome), duration_s)
+            self._fail(outcome.reason, str(outcome), duration_s, outcome.remedy)
         elif isinstance(outcome, BaseException):
             self._fail(type(outcome).__name__, str(outcome) or type(outcome).__name__, duration_s)
         elif not isinstance(outcome, self.source.produces):
@@ -128,7 +128,7 @@ class SourceTracker:
             self.state, up=False, absent=True, duration_s=duration_s, detail=str(error), remedy=error.remedy
         )
 
-    def _fail(self, reason: str, detail: str, duration_s: float) -> None:
+    def _fail(self, reason: str, detail: str, duration_s: float, remedy: str = "") -> None:
         self.value = None
         failures = {**self.state.failures, reason: self.state.failures.get(reason, 0) + 1}
         self.state = replace(
@@ -138,7 +138,7 @@ class SourceTracker:
             duration_s=duration_s,
             failures=failures,
             detail=detail[:_LONG_DETAIL],
-            remedy="",
+            remedy=remedy,
         )
 
 

@@ -12,7 +12,7 @@ from gpucommons.agent.setting_rules import owner_rules
 from gpucommons.agent.sharing.rules import nvml_cadence_s
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import DcgmSettings, KubernetesSettings, Settings
-from gpucommons.config.state_directory import events_position_file
+from gpucommons.config.state_directory import events_position_file, gpu_record
 from gpucommons.model.events import AlertsReading, EventsReading
 from gpucommons.model.gpu import AllocationRatioReading, GpuReading
 from gpucommons.model.host import (
@@ -46,7 +46,7 @@ from gpucommons.owners.slot_states import IdleWindow
 from gpucommons.owners.slots import slice_owner
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
-from gpucommons.sources.alertmanager import AlertmanagerSource
+from gpucommons.sources.alertmanager import AlertmanagerSource, OwnNode, own_names
 from gpucommons.sources.containers.engine import DOCKER, PODMAN
 from gpucommons.sources.containers.source import ContainerFollower
 from gpucommons.sources.containers.usage import ContainerUsageReader
@@ -66,6 +66,7 @@ from gpucommons.sources.kubernetes.source import KubeletPodFollower, PodFollower
 from gpucommons.sources.mapping_files import AllocationRatioReader, JobMappingReader, parse_allocation_ratios
 from gpucommons.sources.nvml.calls import FAST_EVERY_S
 from gpucommons.sources.nvml.gpm import GpmAccess
+from gpucommons.sources.nvml.presence import GpuRecord
 from gpucommons.sources.nvml.source import NvmlReader
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.people.users import UsersReader, host_root
@@ -160,7 +161,7 @@ def agent_sources(
     interval_s = settings.sampling.interval_s
     sources = [*_node_sources(settings, scenario, monotonic, gpm), *of_parts]
     if settings.alerts.alertmanager_url:
-        alertmanager = AlertmanagerSource(settings.alerts.alertmanager_url)
+        alertmanager = AlertmanagerSource(settings.alerts.alertmanager_url, OwnNode(own_names(settings.alerts.node)))
         sources.append(Source("alertmanager", "alerts", AlertsReading, alertmanager.read, 15.0, 10.0))
     if agent is not None:
         sources.append(Source("agent", "agent", AgentReading, agent.read, interval_s, runs_on="loop"))
@@ -227,7 +228,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     keep_fast = _ACTIVITY_CALLS if settings.scheduler.is_used else frozenset()
     if settings.scheduler.shares_programs:
         keep_fast |= _PROGRAMS_BY
-    nvml = NvmlReader(procfs, keep_fast=keep_fast, gpm_access=gpm)
+    nvml = NvmlReader(procfs, sysfs, record=GpuRecord(gpu_record()), keep_fast=keep_fast, gpm_access=gpm)
     # The third tick after a call hung must be past the deadline: then the readings are gone within three intervals.
     nvml_s = nvml_cadence_s(settings)
     nvml_deadline_s = 2.5 * max(nvml_s, FAST_EVERY_S)

@@ -12,6 +12,9 @@ from gpucommons.cli.reader import Reader
 from gpucommons.cli.text_table import Format
 from gpucommons.faces.documents.values import indented
 
+# Kinds of problems that leave a GPU of the node without an answer.
+_NOT_ANSWERING = ("driver", "gpu_missing", "gpu_lost")
+
 
 def gpus(
     wide: Annotated[bool, typer.Option("--wide", help="Show UUIDs too, even if lines exceed the terminal.")] = False,
@@ -26,21 +29,24 @@ def gpus(
     simulate: Simulate = None,
     procfs: Procfs = None,
 ) -> None:
-    """List the GPUs: use, memory, heat, power, owner and state."""
+    """List the GPUs: use, memory, heat, power, owner and state. Exit status 1 if one of the node's GPUs is lost."""
     as_json = as_json or format is Format.JSON
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     if fleet or prometheus:
         show_fleet(reader, prometheus, Format.JSON if as_json else format)
         return
     document = reader.get("gpus")
+    found = reader.get("problems")
     if as_json:
         show(indented(document))
     elif document["gpus"] is None:
         show_line(missing(reader.get("snapshot")))
+        show_lines(problem_lines(found["problems"], terminal_width()))
     elif format is not Format.TABLE:
         show(exact_gpus(document["gpus"], reader.get("slots")["slots"]).rendered(format))
     else:
-        found = reader.get("problems")
         show_lines(summary_lines(found["summary"], terminal_width()))
         show_lines(gpu_lines(document["gpus"], reader.get("slots")["slots"], terminal_width(), wide))
         show_lines(problem_lines(found["problems"], terminal_width()))
+    if any(problem["kind"] in _NOT_ANSWERING for problem in found["problems"].values()):
+        raise typer.Exit(1)

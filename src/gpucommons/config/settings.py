@@ -95,6 +95,11 @@ class Ds01Settings:
 @dataclass(frozen=True, slots=True)
 class AlertsSettings:
     alertmanager_url: str = option("", "URL of an Alertmanager, for alerts on the page; empty: none", check=check_url)
+    node: str = option(
+        "",
+        "value of the label node (or host of the label instance) in the alerts of this node; only these and alerts without "
+        "a node are shown; empty: the host name and the addresses of this machine",
+    )
 
 
 # The settings of metric vocabularies that replace other exporters. Values only.

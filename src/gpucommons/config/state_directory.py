@@ -42,6 +42,10 @@ def idle_record(scenario: str | None = None) -> Path:
     return state_directory() / f"idle{_suffix(scenario)}.json"
 
 
+def gpu_record() -> Path:
+    return state_directory() / "gpus.json"
+
+
 def events_position_file(scenario: str | None = None) -> Path:
     return state_directory() / f"followed-events{_suffix(scenario)}.json"
 

@@ -325,6 +325,8 @@ class GpuReading:
     call_failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # NVML's state of the NVLink connection of each pair of GPUs, by their UUIDs, when the session began; 0: it works.
     peer_links: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # PCI addresses of NVIDIA GPUs that the driver does not list.
+    unlisted: tuple[str, ...] = ()
 
     def present_gpus(self) -> Iterator[Gpu]:
         return (gpu for gpu in self.gpus if gpu.up)

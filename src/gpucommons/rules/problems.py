@@ -14,7 +14,7 @@ from gpucommons.base.text import parse_decimal
 from gpucommons.model.accounts import LedgerState
 from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.events import ALLOCATION_GONE, Alert, Event
-from gpucommons.model.gpu import Gpu
+from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import MpsReading
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
@@ -31,6 +31,8 @@ from gpucommons.rules.identities import account_name, slot_name
 from gpucommons.rules.wait_reasons import gibibytes
 
 HELD_IDLE_S: Final = 1800.0
+# The source that asks the NVIDIA driver.
+DRIVER_SOURCE: Final = "nvml"
 _LEDGER_DISK_LOW_BYTES: Final = 1 << 30
 # The XID and the end of the jobs that belong to the loss of a GPU come within this time of it.
 _AROUND_LOSS_S: Final = 60.0
@@ -39,7 +41,9 @@ _AROUND_LOSS_S: Final = 60.0
 class ProblemKind(StrEnum):
     """In the order in which problems of the same level are listed."""
 
+    DRIVER = "driver"
     GPU_LOST = "gpu_lost"
+    GPU_MISSING = "gpu_missing"
     GPU_FAULT = "gpu_fault"
     ECC = "ecc"
     OVERHEATING = "overheating"
@@ -98,6 +102,8 @@ _LOST_REMEDY: Final = "Drain the node and reboot it; check the GPU's seating and
 _CHANNEL_REMEDY: Final = "Correct [mail] or [webhook] and try it with 'gpucommons check-config FILE --send-test'"
 # Alerts of stack/rules/gpucommons.yml that repeat a problem of this list.
 _REPEATED: Final = {
+    "GPUCommonsDriverDown": ProblemKind.DRIVER,
+    "GPUCommonsGPUMissing": ProblemKind.GPU_MISSING,
     "GPUCommonsGPULost": ProblemKind.GPU_LOST,
     "GPUCommonsXIDCritical": ProblemKind.XID,
     "GPUCommonsXIDWarning": ProblemKind.XID,
@@ -124,6 +130,8 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     found: list[Problem] = []
     for gpu in gpus:
         found += _of_gpu(gpu, snapshot.wall_s) if gpu.up else [_lost(gpu, ended)]
+    if readings.gpus is not None:
+        found += _missing(readings.gpus)
     found += _nvlinks(gpus)
     found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
     found += _trespassers(readings)
@@ -164,6 +172,27 @@ def _lost(gpu: Gpu, events: Sequence[Event]) -> Problem:
         index,
         since_s,
     )
+
+
+def _missing(reading: GpuReading) -> Iterator[Problem]:
+    """GPUs without an identity: on the PCI bus but not in the driver's list, or in its list but not to be opened."""
+    for place in reading.unlisted:
+        yield Problem(
+            f"gpu_missing/{place}",
+            ProblemKind.GPU_MISSING,
+            HealthLevel.CRITICAL,
+            f"The GPU at {place} does not answer: it is on the PCI bus, and the driver does not list it.",
+            f"See the kernel log (dmesg | grep -i -e nvrm -e {place}); then reboot, and check the GPU's seating and power.",
+        )
+    unopened = reading.expected - len(reading.gpus) - len(reading.unlisted)
+    if unopened > 0:
+        yield Problem(
+            "gpu_missing/unopened",
+            ProblemKind.GPU_MISSING,
+            HealthLevel.CRITICAL,
+            f"{unopened} of {reading.expected} GPUs cannot be opened by the driver.",
+            "The agent's log and the kernel log (dmesg | grep -i nvrm) name them; then reset them or reboot.",
+        )
 
 
 def _ended_jobs(index: int, lost_wall_s: float, events: Sequence[Event]) -> Iterator[str]:
@@ -379,6 +408,17 @@ def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[
         if state.absent or state.is_fresh(now_monotonic_s) or not (state.failures or state.up):
             continue
         why = f": {state.detail}" if state.detail else ""
+        if state.name == DRIVER_SOURCE:
+            yield Problem(
+                "driver",
+                ProblemKind.DRIVER,
+                HealthLevel.CRITICAL,
+                f"The NVIDIA driver does not answer{why}.",
+                _as_sentence(state.remedy)
+                or "See the kernel log: dmesg | grep -i nvrm; the agent tries again by itself.",
+                since_wall_s=state.last_success_wall_s,
+            )
+            continue
         yield Problem(
             f"source_failing/{state.name}",
             ProblemKind.SOURCE_FAILING,
@@ -387,6 +427,10 @@ def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[
             state.remedy or "The agent's log has the reason; the agent tries again by itself.",
             since_wall_s=state.last_success_wall_s,
         )
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _alerts(alerts: Iterable[Alert], own: Sequence[Problem]) -> Iterator[Problem]:

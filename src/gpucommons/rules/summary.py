@@ -57,13 +57,21 @@ class StateSummary(NamedTuple):
         return next((tone for tone in (Tone.BAD, Tone.WARNING) if tone in tones), Tone.GOOD)
 
 
-_COUNTED = (ProblemKind.GPU_LOST, ProblemKind.OVERHEATING, ProblemKind.HELD_IDLE)
+_COUNTED = (
+    ProblemKind.DRIVER,
+    ProblemKind.GPU_LOST,
+    ProblemKind.GPU_MISSING,
+    ProblemKind.OVERHEATING,
+    ProblemKind.HELD_IDLE,
+)
 
 
 def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
     readings = snapshot.readings
     parts = [*_broken_parts(problems)]
-    if readings.gpus is None:
+    if any(each.kind is ProblemKind.DRIVER for each in problems):
+        parts.append(SummaryPart("driver", 1, "driver does not answer", Tone.BAD))
+    elif readings.gpus is None:
         parts.append(SummaryPart("gpus", 0, "no GPU", Tone.PLAIN))
     elif readings.slots is None:
         parts.append(SummaryPart("free", 0, "free slots unknown", Tone.WARNING))
@@ -79,6 +87,9 @@ def _broken_parts(problems: Sequence[Problem]) -> Iterator[SummaryPart]:
     other = [each for each in problems if each.kind not in _COUNTED]
     if lost:
         yield _of_gpus("lost", f"{len(lost)} {'GPU' if len(lost) == 1 else 'GPUs'} lost", Tone.BAD, lost)
+    missing = sum(each.kind is ProblemKind.GPU_MISSING for each in problems)
+    if missing:
+        yield SummaryPart("missing", missing, f"{missing} {'GPU' if missing == 1 else 'GPUs'} missing", Tone.BAD)
     if hot:
         grave = any(each.level >= HealthLevel.CRITICAL for each in hot)
         yield _of_gpus("overheating", f"{len(hot)} overheating", Tone.BAD if grave else Tone.WARNING, hot)

@@ -39,11 +39,15 @@ class Source:
 
 
 class SourceError(Exception):
-    """A read failed for a known reason. The reason is a label value: a short constant, never data."""
+    """A read failed for a known reason. The reason is a label value: a short constant, never data.
 
-    def __init__(self, reason: str, detail: str) -> None:
+    `remedy` is what the administrator can do about it, where the source knows that.
+    """
+
+    def __init__(self, reason: str, detail: str, remedy: str = "") -> None:
         super().__init__(detail)
         self.reason = reason
+        self.remedy = remedy
 
 
 class SourceStarting(SourceError):

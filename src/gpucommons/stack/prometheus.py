@@ -233,6 +233,15 @@ _TEAMS_TITLE = "{{ .Status | toUpper }}: {{ .CommonLabels.alertname }} ({{ .Comm
 _TEAMS_TEXT = "{{ range .Alerts }}**{{ .Annotations.summary }}**\n\n{{ .Annotations.description }}\n\n{{ end }}"
 
 
+# Alerts of a cause, and alerts of its effects on the same node. All dialects are served by one agent: without it none is.
+_EFFECTS = (
+    ("GPUCommonsAgentDown", "DS01(DCGM|Node)?ExporterDown"),
+    ("DS01ExporterDown", "DS01(DCGM|Node)ExporterDown"),
+    ("DS01DCGMExporterDown", "DS01NodeExporterDown"),
+    ("GPUCommonsDriverDown", "GPUCommonsGPU(Lost|Missing)"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NotificationTiming:
     """Critical alerts are sent at once and repeated every hour, warnings every 4 hours, information every day."""
@@ -319,9 +328,28 @@ def _route(timing: NotificationTiming) -> Yaml:
 def _inhibitions() -> list[Yaml]:
     """Alerts are matched by GPU and topic, not by name: two levels of one problem have different names.
 
-    Alertmanager treats two missing labels as equal, so each compared label is also required.
+    Alertmanager treats two missing labels as equal, so each compared label is also required. The first rules are for one
+    cause with several effects: a node that is off, a driver that does not answer, a GPU that is lost.
     """
     return [
+        *(
+            {
+                "source_matchers": [f'alertname="{cause}"'],
+                "target_matchers": [f'alertname=~"{effects}"'],
+                "equal": ["node"],
+            }
+            for cause, effects in _EFFECTS
+        ),
+        {
+            "source_matchers": ['alertname="GPUCommonsGPULost"'],
+            "target_matchers": ['alertname!="GPUCommonsGPULost"', 'gpu_uuid!=""'],
+            "equal": ["node", "gpu_uuid"],
+        },
+        {
+            "source_matchers": ['alertname=~"GPUCommonsXID.*"'],
+            "target_matchers": ['alertname="DS01GPUXIDError"', 'gpu_uuid!=""'],
+            "equal": ["node", "gpu_uuid"],
+        },
         {
             "source_matchers": ['severity="critical"', 'gpu_uuid!=""'],
             "target_matchers": ['severity=~"warning|info"', 'gpu_uuid!=""'],

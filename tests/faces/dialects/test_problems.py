@@ -26,3 +26,4 @@ def test_without_a_driver_no_kind_of_a_gpu_is_zero() -> None:
     found = series(Readings())
     assert value(found, "gpucommons_problems", kind="gpu_lost") is None
     assert value(found, "gpucommons_problems", kind="source_failing") == 0
+    assert value(found, "gpucommons_problems", kind="driver") == 0

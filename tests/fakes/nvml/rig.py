@@ -8,6 +8,7 @@ from pathlib import Path
 from fakes.nvml.control import FakeNvml
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.sources.nvml.gpm import GpmAccess
+from gpucommons.sources.nvml.presence import GpuRecord
 from gpucommons.sources.nvml.source import NvmlReader
 
 START_WALL_S = 1_700_000_000.0
@@ -31,6 +32,9 @@ class Rig:
     def __init__(self, fake: FakeNvml, procfs: Path) -> None:
         self.fake = fake
         self.procfs = procfs
+        self.sysfs = procfs.parent / "sys"
+        self.record: GpuRecord | None = None
+        self.environment: dict[str, str] = {}
         self.clock = Clock()
         self.fast_budget_s = 10.0
         self.keep_fast: frozenset[str] = frozenset()
@@ -45,6 +49,9 @@ class Rig:
             self.fake.set_clock(self.clock.wall())
             self._source = NvmlReader(
                 self.procfs,
+                self.sysfs,
+                record=self.record,
+                environment=self.environment,
                 fast_budget_s=self.fast_budget_s,
                 keep_fast=self.keep_fast,
                 gpm_access=self.gpm_access,
@@ -76,6 +83,17 @@ class Rig:
         directory.mkdir(exist_ok=True)
         rest = " ".join(["0"] * 18 + [str(start_ticks)] + ["0"] * 20)
         (directory / "stat").write_text(f"{pid} ({name}) S {rest}\n")
+
+    def pci_device(self, address: str, kind: str = "0x030200", vendor: str = "0x10de", driver: str = "") -> None:
+        """Add a device to the rig's PCI bus: a GPU of NVIDIA, unless given otherwise."""
+        device = self.sysfs / "bus/pci/devices" / address
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "class").write_text(f"{kind}\n")
+        if driver:
+            module = self.sysfs / "bus/pci/drivers" / driver
+            module.mkdir(parents=True, exist_ok=True)
+            (device / "driver").symlink_to(module)
 
     def close(self) -> None:
         if self._source is not None:

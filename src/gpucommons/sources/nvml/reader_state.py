@@ -3,13 +3,14 @@
 A GPU that was ever seen is present, or lost, since when and why.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpucommons.model.gpu import CLOCK_SAMPLE_EVERY_S, RECENT_S, ClockSample, GpuIdentity, LaneMove
 from gpucommons.sources.nvml.calls import FAST_BUDGET_S, Lane, LaneTable
 from gpucommons.sources.nvml.events import EventCounts
+from gpucommons.sources.nvml.presence import Remembered, same_place
 from gpucommons.sources.nvml.processes import StartTimes
 
 # Samples of each GPU's throttle mask over the last hour, for counts within a window. Pure.
@@ -52,6 +53,14 @@ class Roster:
         self._unidentified = 0
         self.present = 0
 
+    def remember(self, gpus: Iterable[Remembered]) -> None:
+        """Takes the GPUs that an earlier agent saw: until the driver lists them they are lost."""
+        for identity, last_seen_wall_s in gpus:
+            self._entries[identity.uuid] = RosterEntry(identity, False, last_seen_wall_s, "not_enumerated")
+
+    def identities(self) -> Iterator[GpuIdentity]:
+        return (entry.identity for entry in self._entries.values())
+
     def enumerated(self, count: int) -> None:
         """The number of GPUs that the driver counts, including those that cannot be opened."""
         self._max_enumerated = max(self._max_enumerated, count)
@@ -68,11 +77,19 @@ class Roster:
         known = self._entries.get(identity.uuid)
         returned = known is not None and not known.up
         if known is None or returned:
+            self._forget_replaced(identity)
             self._entries[identity.uuid] = RosterEntry(identity, True, wall_s)
             self.present += 1
         else:
             known.identity = identity
         return returned
+
+    def _forget_replaced(self, identity: GpuIdentity) -> None:
+        """A lost GPU at whose place on the bus another one answers was taken out."""
+        place = same_place(identity.pci_bus_id)
+        for uuid, entry in list(self._entries.items()):
+            if not entry.up and uuid != identity.uuid and same_place(entry.identity.pci_bus_id) == place:
+                del self._entries[uuid]
 
     def lost(self, uuid: str, reason: str, wall_s: float) -> bool:
         """Records a GPU that no longer answers. True if it did until now."""

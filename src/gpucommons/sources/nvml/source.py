@@ -6,7 +6,7 @@ A session finds the GPUs and reads all of them, from the start of the library to
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import byref, c_int, c_uint
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from gpucommons.sources.nvml.device import NvmlDevice
 from gpucommons.sources.nvml.events import EventSet
 from gpucommons.sources.nvml.gpm import GpmAccess, GpmTarget
 from gpucommons.sources.nvml.identity import read_identity
+from gpucommons.sources.nvml.presence import GpuRecord, Remembered, read_pci_gpus, same_place, sees_every_gpu
 from gpucommons.sources.nvml.processes import StartTimes
 from gpucommons.sources.nvml.reader_state import Notes
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -160,13 +161,31 @@ class Session:
 
 _KERNEL_CHECK_EVERY_S = 15.0
 _STEP_ASIDE_S = 3.0
+# Detail and remedy where there is no driver to ask.
+_NO_DRIVER = {
+    library.LIBRARY_NOT_FOUND: (
+        "no NVIDIA driver: libnvidia-ml.so.1 is not found",
+        "install the NVIDIA driver; in a container, run it with the NVIDIA runtime (--gpus all)",
+    ),
+    library.DRIVER_NOT_LOADED: (
+        "the NVIDIA driver is installed but not loaded",
+        "load it with: modprobe nvidia; if that fails, its module was not built for this kernel: install the driver again",
+    ),
+}
+_REFUSAL_REMEDIES = {
+    library.VERSION_MISMATCH: "reboot, or reload the driver's module: library and module are of different versions",
+    library.NO_PERMISSION: "let the agent read /dev/nvidia*: run it as root, or as a user who may",
+}
 
 
 class NvmlReader:
     def __init__(
         self,
         procfs: Path = Path("/proc"),
+        sysfs: Path = Path("/sys"),
         *,
+        record: GpuRecord | None = None,
+        environment: Mapping[str, str] = os.environ,
         fast_budget_s: float = FAST_BUDGET_S,
         keep_fast: frozenset[str] = frozenset(),
         gpm_access: GpmAccess | None = None,
@@ -177,6 +196,10 @@ class NvmlReader:
         # The third tick after a call hung must be past it: then the readings are gone within three intervals.
         self._monotonic = monotonic
         self._kernel_list = procfs / "driver" / "nvidia" / "gpus"
+        self._sysfs = sysfs
+        self._record = record
+        self._compares = sees_every_gpu(environment)
+        self._unlisted: tuple[str, ...] = ()
         self._notes = Notes(StartTimes(procfs), wall, timer, fast_budget_s, keep_fast)
         self._gpm_access = GpmAccess() if gpm_access is None else gpm_access
         self._session: Session | None = None
@@ -189,6 +212,8 @@ class NvmlReader:
         self._aside_until_s = 0.0
         self._kernel_due_s = 0.0
         self._kernel_gpus: int | None = None
+        if record is not None and self._compares:
+            self._notes.roster.remember(record.load(wall()))
 
     def read(self) -> GpuReading:
         now_s = self._monotonic()
@@ -230,6 +255,7 @@ class NvmlReader:
         self._retry.reset()
         self._refused_code = None
         self._kernel_gpus = self._count_kernel_gpus()
+        self._unlisted = self._find_unlisted()
         return session
 
     def _disconnect(self) -> bool:
@@ -244,19 +270,22 @@ class NvmlReader:
 
     def _refusal(self, code: int, now_s: float) -> SourceError | SourceAbsent:
         """Why there is no session, as an exception for the sampler."""
-        if code == library.LIBRARY_NOT_FOUND:
-            return SourceAbsent(
-                "no NVIDIA driver: libnvidia-ml.so.1 is not found",
-                "install the NVIDIA driver; in a container, run it with the NVIDIA runtime (--gpus all)",
-            )
-        if code == library.DRIVER_NOT_LOADED and not self._connections:
-            return SourceAbsent("the NVIDIA driver is installed but not loaded", "load it with: modprobe nvidia")
+        # Without a GPU on the bus a missing driver is no fault. With one, it is.
+        if code in _NO_DRIVER and not self._connections and not read_pci_gpus(self._sysfs):
+            return SourceAbsent(*_NO_DRIVER[code])
         if code == library.VERSION_MISMATCH and self._session is None:
             # The library file was replaced while it was loaded, or the kernel still runs the old module.
             library.unload()
         self._retry.postpone(now_s)
         self._refused_code = code
         return _refused(code)
+
+    def _find_unlisted(self) -> tuple[str, ...]:
+        """The GPUs of the PCI bus that the driver does not list, in this session or before."""
+        if not self._compares:
+            return ()
+        listed = {same_place(identity.pci_bus_id) for identity in self._notes.roster.identities()}
+        return tuple(place for place in read_pci_gpus(self._sysfs) if same_place(place) not in listed)
 
     # -- when to restart the session
 
@@ -267,6 +296,7 @@ class NvmlReader:
         if now_s < self._kernel_due_s:
             return False
         self._kernel_due_s = now_s + _KERNEL_CHECK_EVERY_S
+        self._unlisted = self._find_unlisted()
         return self._count_kernel_gpus() != self._kernel_gpus
 
     def _count_kernel_gpus(self) -> int | None:
@@ -305,12 +335,15 @@ class NvmlReader:
             )
             for entry in roster.absentees()
         ]
+        if self._record is not None:
+            lost = [Remembered(entry.identity, entry.since_wall_s) for entry in roster.absentees()]
+            self._record.keep((gpu.identity for gpu in gpus), lost, notes.wall())
         return GpuReading(
             driver_version=session.driver_version,
             nvml_version=session.nvml_version,
             cuda_version=session.cuda_version,
             gpus=(*gpus, *absent),
-            expected=roster.expected,
+            expected=max(roster.expected, len(gpus) + len(absent) + len(self._unlisted)),
             present=roster.present,
             connections=self._connections,
             lane_moves=counts.lane_moves,
@@ -318,12 +351,16 @@ class NvmlReader:
             samples_dropped=counts.samples_dropped,
             call_failures=counts.call_failures,
             peer_links=session.peer_links,
+            unlisted=self._unlisted,
         )
 
 
 def _refused(code: int) -> SourceError:
     """A new exception each time: one that is raised repeatedly accumulates tracebacks."""
-    return SourceError(library.name_of(code), f"NVML: {library.error_text(code)}")
+    if code in _NO_DRIVER:
+        return SourceError(library.name_of(code), *_NO_DRIVER[code])
+    remedy = _REFUSAL_REMEDIES.get(code, "see the kernel log: dmesg | grep -i nvrm; then reload the driver or reboot")
+    return SourceError(library.name_of(code), f"NVML: {library.error_text(code)}", remedy)
 
 
 def _stepping_aside() -> SourceError:

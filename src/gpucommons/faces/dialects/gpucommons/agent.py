@@ -201,7 +201,7 @@ def collect_problems(snapshot: Snapshot) -> Iterator[Family]:
 def _is_judged(kind: ProblemKind, readings: Readings) -> bool:
     if kind is ProblemKind.ALERT:
         return False
-    if kind is ProblemKind.SOURCE_FAILING:
+    if kind in (ProblemKind.SOURCE_FAILING, ProblemKind.DRIVER):
         return True
     if kind is ProblemKind.LEDGER:
         return readings.ledger is not None

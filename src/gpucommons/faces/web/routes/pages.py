@@ -11,6 +11,7 @@ from html import escape
 from gpucommons.faces.documents.node import state_of
 from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, text
 from gpucommons.model.snapshot import Snapshot, SourceState
+from gpucommons.rules.problems import ProblemKind, own_problems
 
 # A page without scripts in the agent's style: `/plain` and `/glossary`. Its policy forbids scripts and other hosts.
 
@@ -71,6 +72,7 @@ def readiness_problems(
         state = snapshot.sources[name]
         if state.essential and not state.is_fresh(now_monotonic_s):
             found.append(f"{name}: {_why(state, now_monotonic_s)}")
+    found += (problem.sentence for problem in own_problems(snapshot) if problem.kind is ProblemKind.DRIVER)
     return tuple(found)
 
 
