@@ -97,8 +97,8 @@ class AlertsSettings:
     alertmanager_url: str = option("", "URL of an Alertmanager, for alerts on the page; empty: none", check=check_url)
     node: str = option(
         "",
-        "value of the label node (or host of the label instance) in the alerts of this node; only these and alerts without "
-        "a node are shown; empty: the host name and the addresses of this machine",
+        "value of the label node (or host of the label instance) in the alerts of this node; only these and alerts "
+        "without a node are shown; empty: the host name and the addresses of this machine",
     )
 
 

@@ -182,7 +182,7 @@ def _missing(reading: GpuReading) -> Iterator[Problem]:
             ProblemKind.GPU_MISSING,
             HealthLevel.CRITICAL,
             f"The GPU at {place} does not answer: it is on the PCI bus, and the driver does not list it.",
-            f"See the kernel log (dmesg | grep -i -e nvrm -e {place}); then reboot, and check the GPU's seating and power.",
+            f"See the kernel log (dmesg | grep -i -e nvrm -e {place}), reboot, and check the GPU's seating and power.",
         )
     unopened = reading.expected - len(reading.gpus) - len(reading.unlisted)
     if unopened > 0:

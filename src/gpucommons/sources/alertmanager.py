@@ -23,7 +23,7 @@ _TIMEOUT_S = 5.0
 
 
 def own_names(given: str) -> tuple[str, ...]:
-    """The names of this node in the label of its alerts: the given one alone, or its host name and node of Kubernetes."""
+    """The names of this node in its alerts: the given one alone, or its host name and its name in Kubernetes."""
     return (given,) if given else tuple(filter(None, (socket.gethostname(), os.environ.get("NODE_NAME", ""))))
 
 

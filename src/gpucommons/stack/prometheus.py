@@ -233,7 +233,7 @@ _TEAMS_TITLE = "{{ .Status | toUpper }}: {{ .CommonLabels.alertname }} ({{ .Comm
 _TEAMS_TEXT = "{{ range .Alerts }}**{{ .Annotations.summary }}**\n\n{{ .Annotations.description }}\n\n{{ end }}"
 
 
-# Alerts of a cause, and alerts of its effects on the same node. All dialects are served by one agent: without it none is.
+# Alerts of a cause, and alerts of its effects on the same node. One agent serves all dialects: without it none is.
 _EFFECTS = (
     ("GPUCommonsAgentDown", "DS01(DCGM|Node)?ExporterDown"),
     ("DS01ExporterDown", "DS01(DCGM|Node)ExporterDown"),
@@ -328,8 +328,8 @@ def _route(timing: NotificationTiming) -> Yaml:
 def _inhibitions() -> list[Yaml]:
     """Alerts are matched by GPU and topic, not by name: two levels of one problem have different names.
 
-    Alertmanager treats two missing labels as equal, so each compared label is also required. The first rules are for one
-    cause with several effects: a node that is off, a driver that does not answer, a GPU that is lost.
+    Alertmanager treats two missing labels as equal, so each compared label is also required. The first rules are for
+    one cause with several effects: a node that is off, a driver that does not answer, a GPU that is lost.
     """
     return [
         *(

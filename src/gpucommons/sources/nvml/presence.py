@@ -1,8 +1,8 @@
 """The GPUs that this machine should have: those on the PCI bus, and those that the driver listed in the last days.
 
 NVML lists only what the driver could open. A GPU that fails at boot is missing from its list, and a driver that was not
-built for the new kernel lists nothing: the PCI bus and the record show what is missing. A GPU that has left the bus is in
-the record alone.
+built for the new kernel lists nothing: the PCI bus and the record show what is missing. A GPU that has left the bus is
+in the record alone.
 """
 
 import json

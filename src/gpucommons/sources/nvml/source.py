@@ -169,7 +169,7 @@ _NO_DRIVER = {
     ),
     library.DRIVER_NOT_LOADED: (
         "the NVIDIA driver is installed but not loaded",
-        "load it with: modprobe nvidia; if that fails, its module was not built for this kernel: install the driver again",
+        "load it with: modprobe nvidia; if that fails, its module is not built for this kernel: install it again",
     ),
 }
 _REFUSAL_REMEDIES = {
@@ -270,7 +270,7 @@ class NvmlReader:
 
     def _refusal(self, code: int, now_s: float) -> SourceError | SourceAbsent:
         """Why there is no session, as an exception for the sampler."""
-        # Without a GPU on the bus a missing driver is no fault. With one, it is.
+        # A missing driver is a fault only where the bus has a GPU.
         if code in _NO_DRIVER and not self._connections and not read_pci_gpus(self._sysfs):
             return SourceAbsent(*_NO_DRIVER[code])
         if code == library.VERSION_MISMATCH and self._session is None:
