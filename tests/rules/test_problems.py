@@ -250,7 +250,7 @@ def test_a_trespasser_is_shown_to_both_users_and_to_no_other() -> None:
 
 
 def failing(name: str, **changes: object) -> dict[str, SourceState]:
-    state = SourceState(name, False, 2.0, failures={"driver_not_loaded": 3}, detail="the driver is not loaded")
+    state = SourceState(name, failures={"driver_not_loaded": 3}, detail="the driver is not loaded")
     return {name: replace(state, **changes)}  # type: ignore[arg-type]
 
 
