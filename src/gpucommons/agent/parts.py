@@ -1,12 +1,27 @@
-"""Parts of the agent that run by themselves, and the log of problems, which reads every snapshot as they do."""
+"""The parts of the agent that run by themselves, and the log of problems, which reads every snapshot as they do."""
 
 import logging
-from typing import Protocol
+import socket
+import sys
+from typing import TYPE_CHECKING, Protocol
 
+from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.idle.watch import IdleWatch
+from gpucommons.agent.leases.leasing import Leasing
+from gpucommons.agent.sharing.rules import check_parking, enforces_leases
+from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.problems import Problem, problems_of
+from gpucommons.simulation.scenario import Scenario
+from gpucommons.sources.nvml.gpm import GpmAccess
 from gpucommons.sources.source import Source
+
+# Imported where they are used: an agent that does not share GPUs has the scheduler neither in memory nor in its start.
+if TYPE_CHECKING:
+    from gpucommons.agent.sharing.pausing import Enforcer, Enforcing
+    from gpucommons.agent.sharing.sharing import Sharing
+    from gpucommons.simulation.shared_lab import SharedLab
 
 
 class Part(Protocol):
@@ -16,6 +31,91 @@ class Part(Protocol):
     def observe(self, snapshot: Snapshot) -> None: ...
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
+
+
+class Parts:
+    """All parts, by the settings. A part that is not used is None.
+
+    - `accounts`: the ledger and the event log.
+    - `sharing`: the scheduler, for programs and for clients of nvshare. It borrows the reader's session with the driver
+      from `gpm`.
+    - `enforcing`: pauses programs on GPUs that are leased to others, where the scheduler has no pauser that could.
+    - `leasing`: leases, their queue and their socket.
+    - `idle`: messages to holders of idle GPUs. It parks programs and ends leases.
+
+    `scenario` is what is simulated: in a lab that shares GPUs, its programs are paused as the scheduler decides.
+    """
+
+    def __init__(self, settings: Settings, scenario: Scenario | None) -> None:
+        """Raises ConfigError if settings contradict each other."""
+        check_parking(settings.parking, settings.scheduler)
+        name = None if scenario is None else scenario.name
+        lab = _shared_lab(settings, scenario)
+        self.scenario = scenario if lab is None else lab.scenario
+        self.gpm = GpmAccess()
+        self.accounts = Accounts(settings, name)
+        self.sharing = _sharing(settings, scenario, lab, self.gpm)
+        self.enforcing = _enforcing(settings, scenario, self.sharing)
+        self.leasing = self._leasing(settings, lab)
+        self.idle = self._idle(settings, name)
+        optional: tuple[Part | None, ...] = (self.enforcing, self.sharing, self.leasing)
+        # In the order in which they start, and stop.
+        self.in_order: list[Part] = [self.accounts, *(part for part in optional if part is not None), self.idle]
+
+    def sources(self) -> list[Source]:
+        return [source for part in self.in_order for source in part.sources()]
+
+    def _leasing(self, settings: Settings, lab: "SharedLab | None") -> Leasing | None:
+        if not _has_leases(settings):
+            return None
+        enforcer = self._enforcer() if self.scenario is None and enforces_leases(settings) else None
+        users = None if lab is None else lab.lease_users
+        jobs = self.accounts.job if settings.ledger.enabled else None
+        return Leasing(settings, self.scenario, enforcer, users, jobs)
+
+    def _enforcer(self) -> "Enforcer | None":
+        if self.enforcing is not None:
+            return self.enforcing.thread
+        return None if self.sharing is None else self.sharing.scheduler
+
+    def _idle(self, settings: Settings, scenario: str | None) -> IdleWatch:
+        park = self.sharing.park if self.sharing is not None and self.sharing.shares_programs else None
+        end_lease = None if self.leasing is None else self.leasing.end_lease
+        return IdleWatch(settings, scenario, socket.gethostname(), park, end_lease)
+
+
+def _has_leases(settings: Settings) -> bool:
+    # Elsewhere the kernel does not report the user of a connection as Linux does.
+    return settings.leases.enabled != "false" and sys.platform == "linux"
+
+
+def _shared_lab(settings: Settings, scenario: Scenario | None) -> "SharedLab | None":
+    if scenario is None or not settings.scheduler.shares_programs:
+        return None
+    # Imported here: it has all of the simulation, which a real agent does not need.
+    from gpucommons.simulation.shared_lab import shared_lab
+
+    return shared_lab(scenario.name)
+
+
+def _sharing(
+    settings: Settings, scenario: Scenario | None, lab: "SharedLab | None", gpm: GpmAccess
+) -> "Sharing | None":
+    if lab is None and (scenario is not None or not settings.scheduler.is_used):
+        return None
+    from gpucommons.agent.sharing.sharing import sharing_part, simulated_sharing
+
+    return sharing_part(settings, gpm) if lab is None else simulated_sharing(settings, lab)
+
+
+def _enforcing(settings: Settings, scenario: Scenario | None, sharing: "Sharing | None") -> "Enforcing | None":
+    if scenario is not None or not _has_leases(settings) or not enforces_leases(settings):
+        return None
+    if sharing is not None and sharing.shares_programs:
+        return None
+    from gpucommons.agent.sharing.pausing import Enforcing
+
+    return Enforcing(settings)
 
 
 # A reading that varies around its limit must not fill the log: a problem has ended once it was absent for this long.
