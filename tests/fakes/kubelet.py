@@ -14,18 +14,18 @@ import grpc
 import grpc.aio
 from grpc_tools import protoc
 
-_PROTO = Path(__file__).with_name("podresources.proto")
+_PROTOS = Path(__file__).parent
 
 
 @functools.cache
-def messages() -> Any:
+def messages(definition: str = "podresources") -> Any:
     """The message classes that protoc generates from the definition."""
     with tempfile.TemporaryDirectory() as directory:
-        failed = protoc.main(["protoc", f"-I{_PROTO.parent}", f"--python_out={directory}", _PROTO.name])
-        assert not failed, f"protoc refuses {_PROTO}"
+        failed = protoc.main(["protoc", f"-I{_PROTOS}", f"--python_out={directory}", f"{definition}.proto"])
+        assert not failed, f"protoc refuses {definition}.proto"
         sys.path.insert(0, directory)
         try:
-            return importlib.import_module("podresources_pb2")
+            return importlib.import_module(f"{definition}_pb2")
         finally:
             sys.path.remove(directory)
 

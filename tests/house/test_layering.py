@@ -45,6 +45,7 @@ ROOMS: dict[str, set[str]] = {
         "scheduler.protocol",
     },
     "slurm": {"base", "model", "rules", "sources"},
+    "kubernetes": {"base", "model", "rules", "sources", "sources.kubernetes"},
     "idle": {"base", "model"},
     "ledger": {"base", "model", "rules"},
     "owners": {"model", "rules"},

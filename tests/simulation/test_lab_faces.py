@@ -27,6 +27,7 @@ EMPTY = {
     "gpucommons_mps_": "likewise",
     "gpucommons_idle_": "likewise",
     "gpucommons_event_log_writing": "likewise",
+    "gpucommons_kubernetes_": "offered and reported to a cluster, which a scenario does not have",
     "gpucommons_quota_": "quotas are settings",
     "gpucommons_accounts_": "prices are settings",
     "gpucommons_sharing_client_revoked": "no client ignores a request to stop",

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Protocol, TypeVar
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import ParamSpec, Protocol, TypeVar
 
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -11,11 +12,22 @@ PATIENCE_S = 20.0
 
 Reading = TypeVar("Reading", covariant=True)
 Found = TypeVar("Found")
+Given = ParamSpec("Given")
 
 
 class BackgroundSource(Protocol[Reading]):
     def read(self) -> Reading: ...
     async def run(self) -> None: ...
+
+
+def in_event_loop(test: Callable[Given, Coroutine[object, object, None]]) -> Callable[Given, None]:
+    """A test that is a coroutine, in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
 
 
 @contextlib.asynccontextmanager

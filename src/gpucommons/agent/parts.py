@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.idle.watch import IdleWatch
+from gpucommons.agent.kubernetes import kubernetes_part
 from gpucommons.agent.leases.leasing import Leasing
 from gpucommons.agent.sharing.rules import check_parking, enforces_leases
 from gpucommons.config.settings import Settings
@@ -42,6 +43,7 @@ class Parts:
     - `enforcing`: pauses programs on GPUs that are leased to others, where the scheduler has no pauser that could.
     - `leasing`: leases, their queue and their socket.
     - `idle`: messages to holders of idle GPUs. It parks programs and ends leases.
+    - `kubernetes`: the device plugin and the reports of GPU faults.
 
     `scenario` is what is simulated: in a lab that shares GPUs, its programs are paused as the scheduler decides.
     """
@@ -58,7 +60,8 @@ class Parts:
         self.enforcing = _enforcing(settings, scenario, self.sharing)
         self.leasing = self._leasing(settings, lab)
         self.idle = self._idle(settings, name)
-        optional: tuple[Part | None, ...] = (self.enforcing, self.sharing, self.leasing)
+        self.kubernetes = kubernetes_part(settings) if scenario is None else None
+        optional: tuple[Part | None, ...] = (self.enforcing, self.sharing, self.leasing, self.kubernetes)
         # In the order in which they start, and stop.
         self.in_order: list[Part] = [self.accounts, *(part for part in optional if part is not None), self.idle]
 

@@ -117,7 +117,7 @@ def pod_follower(settings: KubernetesSettings, dcgm: DcgmSettings) -> PodFollowe
     names = [label.strip() for label in settings.pod_labels.split(",") if label.strip()]
     patterns = [pattern.strip() for pattern in dcgm.pod_label_allowlist.split(",")] if dcgm.pod_labels else []
     labels = LabelPatterns(names, patterns)
-    access = _access(settings)
+    access = cluster_access(settings)
     if settings.source == "api":
         return PodFollower(access, allowed_labels=labels)
     if access is None:
@@ -125,7 +125,7 @@ def pod_follower(settings: KubernetesSettings, dcgm: DcgmSettings) -> PodFollowe
     return KubeletPodFollower(access, allowed_labels=labels)
 
 
-def _access(settings: KubernetesSettings) -> ClusterAccess | None:
+def cluster_access(settings: KubernetesSettings) -> ClusterAccess | None:
     """None: use the API server that Kubernetes announces to each pod."""
     if not settings.api_url:
         return None

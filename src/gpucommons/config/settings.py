@@ -53,6 +53,8 @@ class PathSettings:
     kubelet_socket: str = option(
         "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet's PodResources service"
     )
+    device_plugins: str = option("/var/lib/kubelet/device-plugins", "directory of the kubelet's device plugins")
+    cdi: str = option("/etc/cdi,/var/run/cdi", "directories of CDI files, comma-separated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,10 @@ class OwnersSettings:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """Where the pods of this node are read. Empty values default to what Kubernetes sets in every pod."""
+    """Where the pods of this node are read, and what the agent offers and reports to Kubernetes.
+
+    Empty values default to what Kubernetes sets in every pod.
+    """
 
     api_url: str = option(
         "", "URL of the API server or of the kubelet (see source); empty: in-cluster", check=check_url
@@ -78,6 +83,50 @@ class KubernetesSettings:
     token_file: str = option("", "file with the bearer token, read for each request; empty: in-cluster")
     source: str = option("api", "server that lists the pods", choices=("api", "kubelet"))
     pod_labels: str = option("", "pod labels to keep, comma-separated; empty: none")
+    shares_per_gpu: int = option(
+        0, "shares of each GPU that pods can request as gpucommons.io/gpu; 0: no device plugin", minimum=0, maximum=1000
+    )
+    nvshare_shares_per_gpu: int = option(
+        0,
+        "the same as nvshare.com/gpu, for pods made for nvshare; 0: none",
+        minimum=0,
+        maximum=1000,
+        aliases=("NVSHARE_VIRTUAL_DEVICES",),
+    )
+    xpushare_shares_per_gpu: int = option(
+        0,
+        "the same as xpushare.com/gpu, for pods made for XPUShare; 0: none",
+        minimum=0,
+        maximum=1000,
+        aliases=("XPUSHARE_VIRTUAL_DEVICES",),
+    )
+    placement: str = option(
+        "spread",
+        "GPUs for the shares of a container: spread (each on the least shared GPU) or packed (all on one, the most "
+        "shared that has room)",
+        choices=("spread", "packed"),
+    )
+    device_injection: str = option(
+        "auto",
+        "how a container gets its GPUs: cdi, environment (NVIDIA_VISIBLE_DEVICES), mounts "
+        "(/var/run/nvidia-container-devices); auto: cdi if a CDI file describes the GPU and the node's runtime is "
+        "known to take it, else environment",
+        choices=("auto", "cdi", "environment", "mounts"),
+    )
+    nvshare_library: bool = option(
+        False,
+        "mount nvshare's (for xpushare.com/gpu XPUShare's) library into containers and preload it, for its paging",
+    )
+    report_faults: str = option(
+        "off",
+        "GPU faults that the node gets: condition (node condition GPUProblem and events), taint (also the taint "
+        "gpucommons.io/gpu-problem:NoSchedule), off",
+        choices=("off", "condition", "taint"),
+    )
+
+    @property
+    def offers_shares(self) -> bool:
+        return bool(self.shares_per_gpu or self.nvshare_shares_per_gpu or self.xpushare_shares_per_gpu)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,10 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.model.workloads import (
     ContainerReading,
     ContainerUsageReading,
+    DevicePluginReading,
     Ds01Reading,
     JobMappingReading,
+    NodeFaultsReading,
     PodDevicesReading,
     PodReading,
     UsersReading,
@@ -114,6 +116,8 @@ class Readings:
     container_usage: ContainerUsageReading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
+    device_plugin: DevicePluginReading | None = None
+    node_faults: NodeFaultsReading | None = None
     job_mapping: JobMappingReading | None = None
     allocation_ratio: AllocationRatioReading | None = None
     ds01: Ds01Reading | None = None

@@ -183,6 +183,31 @@ class PodDevicesReading(NamedTuple):
     allocatable: Mapping[str, tuple[DeviceId, ...]] | None = None
 
 
+# What the agent offers to Kubernetes.
+
+
+class OfferedResource(NamedTuple):
+    """The shares of all GPUs under one resource name, such as gpucommons.io/gpu."""
+
+    name: str
+    healthy: int
+    unhealthy: int
+
+
+class DevicePluginReading(NamedTuple):
+    """`registrations` counts those since the agent started: one for each resource and start of the kubelet."""
+
+    resources: tuple[OfferedResource, ...]
+    registrations: int
+
+
+class NodeFaultsReading(NamedTuple):
+    """What the node's object shows: how many GPU faults, and whether it has the agent's taint."""
+
+    faults: int
+    tainted: bool
+
+
 # What DS01, a management system for shared GPU servers, keeps on disk: the state file of older installations, and the
 # disk that holds it.
 

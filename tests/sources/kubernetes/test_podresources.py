@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.kubelet import container_devices, messages, pod
+from gpucommons.base.protobuf import BrokenMessage
 from gpucommons.model.workloads import PodDevices
-from gpucommons.sources.kubernetes.kubelet import BrokenMessage, decode_allocatable, decode_list, parse_device_id
+from gpucommons.sources.kubernetes.kubelet import decode_allocatable, decode_list, parse_device_id
 
 names = st.text(max_size=12)
 devices = st.lists(st.tuples(names, st.lists(names, max_size=3)), max_size=3)

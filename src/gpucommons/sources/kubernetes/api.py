@@ -1,9 +1,10 @@
-"""HTTP to an API server or a kubelet: verified, limited in size and time, with the current token. Read-only.
+"""HTTP to an API server or a kubelet: verified, limited in size and time, with the current token.
 
-The token is read for each request: the kubelet renews it.
+The token is read for each request: the kubelet renews it. The sources only read; `send` is for reports of GPU faults.
 """
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -78,7 +79,7 @@ def in_cluster(environment: Mapping[str, str], service_account: Path = SERVICE_A
     )
 
 
-# HTTP to an API server or a kubelet: verified, limited in size and time, with the current token. Read-only.
+# HTTP to an API server or a kubelet: verified, limited in size and time, with the current token.
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # An object in etcd is at most 1.5 MiB, and JSON may write a byte of it as six.
@@ -113,6 +114,13 @@ class ApiServer:
             async with self._request(path, parameters, limits) as response:
                 return parse(await body_of(response, _MAX_ANSWER_BYTES), self._url)
 
+    async def send(self, method: str, path: str, document: object, content_type: str = "application/json") -> object:
+        """The object as the server has it now. A SourceError with the reason `conflict`: it was changed meanwhile."""
+        limits = aiohttp.ClientTimeout(total=self._timeout_s)
+        with self._failures():
+            async with self._request(path, {}, limits, method, json.dumps(document).encode(), content_type) as response:
+                return parse(await body_of(response, _MAX_ANSWER_BYTES), self._url)
+
     @asynccontextmanager
     async def stream(
         self, path: str, parameters: Mapping[str, str], silence_s: float
@@ -133,12 +141,21 @@ class ApiServer:
 
     @asynccontextmanager
     async def _request(
-        self, path: str, parameters: Mapping[str, str], limits: aiohttp.ClientTimeout
+        self,
+        path: str,
+        parameters: Mapping[str, str],
+        limits: aiohttp.ClientTimeout,
+        method: str = "GET",
+        body: bytes | None = None,
+        content_type: str = "",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        async with self._http.get(
+        typed = {"Content-Type": content_type} if content_type else {}
+        async with self._http.request(
+            method,
             self._url + path,
             params=parameters,
-            headers=self._access.headers(),
+            headers=self._access.headers() | typed,
+            data=body,
             timeout=limits,
             allow_redirects=False,
         ) as response:
@@ -152,7 +169,9 @@ class ApiServer:
             raise SourceError("denied", f"{self._url} does not accept the token in {self._access.token_path}")
         if status == 403:
             raise SourceError("denied", f"{self._url} denies access: {self._grant}")
-        if status != 200:
+        if status == 409:
+            raise SourceError("conflict", f"{self._url} has another version of the object")
+        if not 200 <= status < 300:
             raise SourceError("status", f"{self._url} answered {status}")
 
     @contextmanager

@@ -1,0 +1,286 @@
+"""Serves the kubelet's device-plugin API, and registers with the kubelet, again whenever the kubelet starts.
+
+Each resource has a socket in the kubelet's directory of device plugins. A kubelet that starts removes all sockets there
+and creates its own, so the directory is looked at every second. Pods that run keep their GPUs meanwhile: the kubelet
+only gives out no shares until the plugin is registered again.
+
+What is offered comes from the snapshots. A change of it goes to the kubelet at once.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpucommons.base.backoff import Backoff
+from gpucommons.base.protobuf import BrokenMessage
+from gpucommons.kubernetes import messages
+from gpucommons.kubernetes.shares import (
+    CDI_KIND,
+    Injection,
+    OfferedDevice,
+    Placement,
+    ShareResource,
+    UnknownShare,
+    device_uuid,
+    grant,
+    preferred_shares,
+)
+from gpucommons.model.workloads import DevicePluginReading, OfferedResource
+from gpucommons.sources.source import Latest, SourceAbsent, SourceError, items, keep_following, mapping, text
+
+if TYPE_CHECKING:
+    import grpc
+    import grpc.aio
+
+DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
+
+_KUBELET: Final = "kubelet.sock"
+_TIMEOUT_S: Final = 5.0
+_LOOK_EVERY_S: Final = 1.0
+_MAX_CDI_BYTES: Final = 4 * 2**20
+
+Injector = Callable[[Collection[str]], Awaitable[Injection]]
+"""How the GPUs and MIG devices with these UUIDs get into a container."""
+
+
+class DevicePlugin:
+    """`run` must be running. `offer` is called on the same loop."""
+
+    def __init__(
+        self,
+        resources: Sequence[ShareResource],
+        directory: Path,
+        placement: Placement,
+        injector: Injector,
+        *,
+        look_every_s: float = _LOOK_EVERY_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._resources = resources
+        self._directory = directory
+        self._placement = placement
+        self._injector = injector
+        self._look_every_s = look_every_s
+        # A kubelet that restarts is back within seconds: no need to wait longer for it.
+        self._backoff = backoff or Backoff(max_s=5.0)
+        self._devices: tuple[OfferedDevice, ...] = ()
+        self._allocated: Mapping[str, int] = {}
+        self._changed = asyncio.Event()
+        self._registrations = 0
+        self._latest: Latest[bool] = Latest("waiting for the GPUs of this node")
+
+    def offer(self, devices: tuple[OfferedDevice, ...], allocated: Mapping[str, int]) -> None:
+        """`allocated` are the shares that pods have, by UUID."""
+        self._allocated = allocated
+        if devices != self._devices:
+            self._devices = devices
+            # Each waiter holds the event of the list that it has sent.
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+    def read(self) -> DevicePluginReading:
+        self._latest.read()
+        healthy = sum(device.healthy for device in self._devices)
+        return DevicePluginReading(
+            tuple(
+                OfferedResource(
+                    each.name,
+                    healthy * each.shares_per_gpu,
+                    (len(self._devices) - healthy) * each.shares_per_gpu,
+                )
+                for each in self._resources
+            ),
+            self._registrations,
+        )
+
+    async def run(self) -> None:
+        """Serve until cancelled, across restarts of the kubelet."""
+        await keep_following(self._follow, self._latest.fail_by, self._backoff)
+
+    async def _follow(self) -> None:
+        """Ends with an exception, when the kubelet cannot be reached."""
+        try:
+            import grpc.aio
+        except ImportError:
+            raise SourceAbsent(
+                "the kubelet requires gRPC, and the Python package grpcio is not installed",
+                "pip install 'gpucommons[kubernetes]'",
+            ) from None
+        while not self._devices:
+            await self._changed.wait()
+        while True:
+            kubelet = _kubelet(self._directory)
+            async with AsyncExitStack() as servers:
+                for resource in self._resources:
+                    await servers.enter_async_context(self._served(resource))
+                try:
+                    await self._register()
+                except grpc.aio.AioRpcError as error:
+                    raise _refused(error, self._directory) from None
+                self._latest.succeed(True)
+                self._backoff.reset()
+                # The kubelet announces its start by its socket only: there is no event to wait for.
+                while self._is_current(kubelet):  # noqa: ASYNC110
+                    await asyncio.sleep(self._look_every_s)
+
+    def _is_current(self, kubelet: tuple[int, int]) -> bool:
+        """Whether the kubelet is the one that we registered with, and all sockets are still there."""
+        sockets = (self._directory / each.socket_name for each in self._resources)
+        return _kubelet(self._directory) == kubelet and all(map(os.path.lexists, sockets))
+
+    @asynccontextmanager
+    async def _served(self, resource: ShareResource) -> AsyncIterator[None]:
+        import grpc
+        import grpc.aio
+
+        served = _Service(self, resource)
+        handlers: dict[str, Any] = {
+            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(served.options),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(served.list_and_watch),
+            "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(served.prefer),
+            "Allocate": grpc.unary_unary_rpc_method_handler(served.allocate),
+            "PreStartContainer": grpc.unary_unary_rpc_method_handler(served.nothing),
+        }
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
+        path = self._directory / resource.socket_name
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError:
+            raise SourceError("denied", f"cannot create {path}: run the agent as root") from None
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(grace=None)
+            path.unlink(missing_ok=True)
+
+    async def _register(self) -> None:
+        import grpc.aio
+
+        options = (("grpc.enable_http_proxy", 0),)
+        async with grpc.aio.insecure_channel(f"unix:{self._directory / _KUBELET}", options) as channel:
+            register: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(messages.REGISTER)
+            for resource in self._resources:
+                await register(messages.register_request(resource.socket_name, resource.name), timeout=_TIMEOUT_S)
+                self._registrations += 1
+
+    # What the kubelet asks of one resource.
+
+    async def watched(self, resource: ShareResource) -> AsyncIterator[bytes]:
+        while True:
+            changed = self._changed
+            yield messages.device_list(self._devices, resource.shares_per_gpu)
+            await changed.wait()
+
+    def preferred(self, resource: ShareResource, request: bytes) -> bytes:
+        return messages.preference_answer(
+            preferred_shares(
+                each.available,
+                each.must_include,
+                each.size,
+                self._allocated,
+                resource.shares_per_gpu,
+                self._placement,
+            )
+            for each in messages.preference_requests(request)
+        )
+
+    async def granted(self, resource: ShareResource, request: bytes) -> bytes:
+        asked = messages.allocate_requests(request)
+        injection = await self._injector({device_uuid(share) for shares in asked for share in shares})
+        return messages.allocate_answer(grant(shares, self._devices, resource, injection) for shares in asked)
+
+
+class _Service:
+    """The methods of the API for one resource. A request that cannot be fulfilled is an error of the call."""
+
+    def __init__(self, plugin: DevicePlugin, resource: ShareResource) -> None:
+        self._plugin = plugin
+        self._resource = resource
+
+    async def options(self, request: bytes, context: object) -> bytes:
+        return messages.OPTIONS
+
+    async def nothing(self, request: bytes, context: object) -> bytes:
+        return messages.EMPTY
+
+    async def list_and_watch(self, request: bytes, context: object) -> AsyncIterator[bytes]:
+        async for devices in self._plugin.watched(self._resource):
+            yield devices
+
+    async def prefer(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        import grpc
+
+        try:
+            return self._plugin.preferred(self._resource, request)
+        except BrokenMessage as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request has {error}")
+
+    async def allocate(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        import grpc
+
+        try:
+            return await self._plugin.granted(self._resource, request)
+        except BrokenMessage as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request has {error}")
+        except UnknownShare as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+
+
+def _kubelet(directory: Path) -> tuple[int, int]:
+    """Identifies the kubelet's socket: another one is another start of the kubelet."""
+    path = directory / _KUBELET
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise SourceAbsent(
+            f"there is no kubelet socket at {path}",
+            f"on a Kubernetes node, mount {DIRECTORY} into the agent's container",
+        ) from None
+    except PermissionError:
+        raise SourceError("denied", f"no permission to open {path}: run the agent as root") from None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _refused(error: "grpc.aio.AioRpcError", directory: Path) -> SourceError:
+    detail = " ".join((error.details() or error.code().name).split())[:200]
+    return SourceError(
+        "refused", f"the kubelet at {directory / _KUBELET} does not register the device plugin: {detail}"
+    )
+
+
+# CDI: the runtime injects a device that a file in /etc/cdi or /var/run/cdi describes.
+
+
+def cdi_uuids(directories: Sequence[Path]) -> frozenset[str]:
+    """The names of NVIDIA's devices in the CDI files of this host. A file that cannot be read has none."""
+    import yaml
+
+    found: set[str] = set()
+    for file in (each for directory in directories for each in directory.glob("*.*")):
+        if file.suffix not in (".yaml", ".yml", ".json"):
+            continue
+        try:
+            with file.open("rb") as opened:
+                document = mapping(
+                    yaml.load(opened.read(_MAX_CDI_BYTES), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+                )
+        except (OSError, yaml.YAMLError, RecursionError):
+            continue
+        if text(document.get("kind")) == CDI_KIND:
+            found.update(text(mapping(device).get("name")) for device in items(document.get("devices")))
+    return frozenset(found) - {""}
+
+
+def runtime_has_cdi(version: str) -> bool:
+    """Whether a runtime takes CDI devices from the kubelet by default: `containerd://2.0.1`, `cri-o://1.31.0`."""
+    name, _, number = version.partition("://")
+    parts = number.lstrip("v").split(".")
+    least = {"containerd": (2, 0), "cri-o": (1, 28)}.get(name)
+    if least is None or len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return False
+    return (int(parts[0]), int(parts[1])) >= least

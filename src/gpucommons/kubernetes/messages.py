@@ -1,0 +1,77 @@
+"""The messages of the kubelet's device-plugin API, v1beta1: what the kubelet asks, and what a plugin answers. Pure.
+
+The numbers of the fields are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from gpucommons.base.protobuf import (
+    flag_field,
+    message_field,
+    number_of,
+    submessages,
+    text_field,
+    texts_of,
+)
+from gpucommons.kubernetes.shares import ContainerGrant, OfferedDevice, share_ids
+
+VERSION: Final = "v1beta1"
+REGISTER: Final = "/v1beta1.Registration/Register"
+SERVICE: Final = "v1beta1.DevicePlugin"
+EMPTY: Final = b""
+
+_HEALTHY, _UNHEALTHY = "Healthy", "Unhealthy"
+
+# DevicePluginOptions: GetPreferredAllocation is served, and PreStartContainer is not needed.
+OPTIONS: Final = flag_field(2, True)
+
+
+def register_request(endpoint: str, resource: str) -> bytes:
+    return text_field(1, VERSION) + text_field(2, endpoint) + text_field(3, resource) + message_field(4, OPTIONS)
+
+
+def device_list(devices: Iterable[OfferedDevice], shares_per_gpu: int) -> bytes:
+    """ListAndWatchResponse."""
+    return b"".join(
+        message_field(1, text_field(1, share) + text_field(2, _HEALTHY if device.healthy else _UNHEALTHY))
+        for device in devices
+        for share in share_ids(device, shares_per_gpu)
+    )
+
+
+class PreferenceRequest(NamedTuple):
+    available: Sequence[str]
+    must_include: Sequence[str]
+    size: int
+
+
+def preference_requests(message: bytes) -> list[PreferenceRequest]:
+    """PreferredAllocationRequest: one entry for each container."""
+    return [
+        PreferenceRequest(texts_of(each, 1), texts_of(each, 2), number_of(each, 3)) for each in submessages(message, 1)
+    ]
+
+
+def preference_answer(chosen: Iterable[Iterable[str]]) -> bytes:
+    return b"".join(message_field(1, b"".join(text_field(1, share) for share in shares)) for shares in chosen)
+
+
+def allocate_requests(message: bytes) -> list[list[str]]:
+    """AllocateRequest: the shares for each container."""
+    return [texts_of(each, 1) for each in submessages(message, 1)]
+
+
+def allocate_answer(grants: Iterable[ContainerGrant]) -> bytes:
+    return b"".join(message_field(1, _container(each)) for each in grants)
+
+
+def _container(given: ContainerGrant) -> bytes:
+    variables = (text_field(1, name) + text_field(2, value) for name, value in given.environment.items())
+    mounts = (text_field(1, inside) + text_field(2, outside) + flag_field(3, True) for inside, outside in given.mounts)
+    devices = (text_field(1, name) for name in given.cdi_devices)
+    return b"".join(
+        message_field(field, each)
+        for field, messages in ((1, variables), (2, mounts), (5, devices))
+        for each in messages
+    )

@@ -1,0 +1,257 @@
+"""Reports GPU faults to Kubernetes, and takes the reports back: node condition, events, and a taint where asked for.
+
+The state is in Kubernetes: what is wanted is compared with the node's object at every change and every few minutes, so
+that a restart of the agent neither repeats an event nor leaves a condition behind. Only the agent's own marks are
+changed: a condition with one of its reasons, a taint with its value. `rules/faults.py` judges what a fault is.
+
+Rights: get nodes; patch nodes/status; create events; for the taint also patch nodes.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from gpucommons.base.backoff import Backoff
+from gpucommons.model.workloads import NodeFaultsReading
+from gpucommons.rules.problems import Problem, ProblemKind
+from gpucommons.sources.kubernetes.api import ApiServer, ClusterAccess, in_cluster
+from gpucommons.sources.source import (
+    JsonObject,
+    Latest,
+    SourceError,
+    items,
+    keep_following,
+    mapping,
+    text,
+)
+
+CONDITION: Final = "GPUProblem"
+TAINT_KEY: Final = "gpucommons.io/gpu-problem"
+_TAINT: Final = {"key": TAINT_KEY, "value": "agent", "effect": "NoSchedule"}
+_REASONS: Final = {
+    ProblemKind.GPU_LOST: "GPULost",
+    ProblemKind.GPU_FAULT: "GPUNeedsRecovery",
+    ProblemKind.ECC: "GPUMemoryFaulty",
+}
+_ENDED: Final = "GPUProblemEnded"
+_LONGEST_MESSAGE: Final = 1000
+
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_MERGE: Final = "application/merge-patch+json"
+_GRANT: Final = (
+    "grant its service account get on nodes, patch on nodes/status and create on events; for taints also patch on nodes"
+)
+_TIMEOUT_S: Final = 10.0
+# A condition that was removed by hand, or a node that was created again, gets its marks again within this time.
+_CHECK_EVERY_S: Final = 300.0
+
+log = logging.getLogger(__name__)
+
+
+class HitPod(NamedTuple):
+    """A pod that has a share of a faulty GPU, or runs on it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultReport:
+    """What Kubernetes should know: the faults by key, gravest first, and the pods that each of them hits."""
+
+    faults: Mapping[str, Problem]
+    pods: Mapping[str, Sequence[HitPod]]
+
+    @property
+    def reason(self) -> str:
+        return _reason(next(iter(self.faults.values())))
+
+    @property
+    def message(self) -> str:
+        return " ".join(problem.sentence for problem in self.faults.values())[:_LONGEST_MESSAGE]
+
+
+NO_FAULTS: Final = FaultReport({}, {})
+
+
+def _reason(problem: Problem) -> str:
+    return _REASONS[problem.kind]
+
+
+# What to change in the node's object. Pure: the object as the API server has it goes in.
+
+
+def condition_patch(node: JsonObject, report: FaultReport, now: str) -> object | None:
+    """A strategic merge patch of the status; None if nothing has to change."""
+    before = _condition(node)
+    if before is not None and not _is_ours(before):
+        return None
+    if not report.faults:
+        return None if before is None else _conditions({"type": CONDITION, "$patch": "delete"})
+    same = before is not None and text(before.get("status")) == "True"
+    if before is not None and same and text(before.get("message")) == report.message:
+        return None
+    return _conditions(
+        {
+            "type": CONDITION,
+            "status": "True",
+            "reason": report.reason,
+            "message": report.message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": text(before.get("lastTransitionTime")) if before is not None and same else now,
+        }
+    )
+
+
+def taint_patch(node: JsonObject, wanted: bool) -> object | None:
+    """A merge patch with the version of the object: a list of taints is only replaced as a whole."""
+    taints = [mapping(each) for each in items(mapping(node.get("spec")).get("taints"))]
+    of_key = [
+        each for each in taints if text(each.get("key")) == TAINT_KEY and text(each.get("effect")) == "NoSchedule"
+    ]
+    ours = [each for each in of_key if text(each.get("value")) == _TAINT["value"]]
+    if wanted == bool(ours) or (wanted and of_key):
+        return None
+    now = [*taints, _TAINT] if wanted else [each for each in taints if each not in ours]
+    version = text(mapping(node.get("metadata")).get("resourceVersion"))
+    return {"metadata": {"resourceVersion": version}, "spec": {"taints": now}}
+
+
+def unreported(node: JsonObject, report: FaultReport) -> list[str]:
+    """The keys of faults that the condition does not show yet: they get events."""
+    before = _condition(node)
+    shown = "" if before is None else text(before.get("message"))
+    return [key for key, problem in report.faults.items() if problem.sentence not in shown]
+
+
+def _condition(node: JsonObject) -> JsonObject | None:
+    conditions = map(mapping, items(mapping(node.get("status")).get("conditions")))
+    return next((each for each in conditions if text(each.get("type")) == CONDITION), None)
+
+
+def _is_ours(condition: JsonObject) -> bool:
+    return text(condition.get("reason")) in _REASONS.values()
+
+
+def _conditions(condition: Mapping[str, str]) -> object:
+    return {"status": {"conditions": [condition]}}
+
+
+def _event(about: JsonObject, namespace: str, node: str, reason: str, message: str, kind: str, now: str) -> object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "gpucommons-", "namespace": namespace},
+        "involvedObject": about,
+        "reason": reason,
+        "message": message[:_LONGEST_MESSAGE],
+        "type": kind,
+        "source": {"component": "gpucommons", "host": node},
+        "reportingComponent": "gpucommons",
+        "reportingInstance": node,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+# The shell: one connection to the API server, used when something changes.
+
+
+class NodeFaults:
+    """`run` must be running. `report` is called on the same loop, with what holds now."""
+
+    def __init__(
+        self,
+        access: ClusterAccess | None,
+        *,
+        taint: bool,
+        timeout_s: float = _TIMEOUT_S,
+        check_every_s: float = _CHECK_EVERY_S,
+        backoff: Backoff | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._access = access
+        self._taint = taint
+        self._timeout_s = timeout_s
+        self._check_every_s = check_every_s
+        self._backoff = backoff or Backoff()
+        self._now = now
+        self._wanted: FaultReport | None = None
+        self._changed = asyncio.Event()
+        self._latest: Latest[NodeFaultsReading] = Latest("waiting for the GPUs of this node")
+
+    def report(self, wanted: FaultReport) -> None:
+        if self._wanted is None or wanted.faults.keys() != self._wanted.faults.keys():
+            self._wanted = wanted
+            self._changed.set()
+
+    def read(self) -> NodeFaultsReading:
+        return self._latest.read()
+
+    async def run(self) -> None:
+        """Keep the node's marks as wanted until cancelled, across failures of the API server."""
+        await keep_following(self._follow, self._latest.fail_by, self._backoff)
+
+    async def _follow(self) -> None:
+        while self._wanted is None:
+            await self._changed.wait()
+        access = self._access or in_cluster(os.environ)
+        async with ApiServer(access, self._timeout_s, _GRANT) as api:
+            while True:
+                self._changed.clear()
+                wanted = self._wanted
+                try:
+                    await self._reconcile(api, access.node_name, wanted)
+                except SourceError as error:
+                    if error.reason == "conflict":
+                        continue
+                    raise
+                self._latest.succeed(NodeFaultsReading(len(wanted.faults), self._taint and bool(wanted.faults)))
+                self._backoff.reset()
+                try:
+                    async with asyncio.timeout(self._check_every_s):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+
+    async def _reconcile(self, api: ApiServer, name: str, wanted: FaultReport) -> None:
+        path = f"/api/v1/nodes/{name}"
+        node = mapping(await api.get(path, {}))
+        if text(node.get("kind")) != "Node":
+            raise SourceError("garbage", f"the response of the API server is not the node {name}")
+        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        new, patch = unreported(node, wanted), condition_patch(node, wanted, now)
+        # The taint first: a pod that is placed between the two would land on the faulty GPU's node.
+        taint = taint_patch(node, self._taint and bool(wanted.faults))
+        if taint is not None:
+            await api.send("PATCH", path, taint, _MERGE)
+        if patch is not None:
+            await api.send("PATCH", f"{path}/status", patch, _STRATEGIC)
+            await self._send_events(api, name, wanted, new, now)
+
+    async def _send_events(self, api: ApiServer, node: str, wanted: FaultReport, new: Iterable[str], now: str) -> None:
+        about: JsonObject = {"kind": "Node", "apiVersion": "v1", "name": node, "uid": node}
+        if not wanted.faults:
+            ended = "The GPUs of this node work again."
+            await self._send_event(api, "default", _event(about, "default", node, _ENDED, ended, "Normal", now))
+        for key in new:
+            problem = wanted.faults[key]
+            reason, message = _reason(problem), f"{problem.sentence} {problem.remedy}"
+            await self._send_event(api, "default", _event(about, "default", node, reason, message, "Warning", now))
+            for pod in wanted.pods.get(key, ()):
+                hit: JsonObject = {"kind": "Pod", "apiVersion": "v1", "uid": pod.uid} | pod._asdict()
+                event = _event(hit, pod.namespace, node, reason, message, "Warning", now)
+                await self._send_event(api, pod.namespace, event)
+
+    async def _send_event(self, api: ApiServer, namespace: str, event: object) -> None:
+        """An event is news, not state: one that cannot be written, as in a namespace that ends, is lost."""
+        try:
+            await api.send("POST", f"/api/v1/namespaces/{namespace}/events", event)
+        except SourceError as error:
+            log.warning("cannot write an event: %s", error)

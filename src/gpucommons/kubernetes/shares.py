@@ -1,0 +1,199 @@
+"""Which shares of GPUs a node offers to pods, which of them suit together, and what a container gets for them. Pure.
+
+A GPU, or each MIG device of a GPU in MIG mode, is offered as a number of shares. A share is the right to use the GPU
+with others: the scheduler gives turns among the programs, and Kubernetes counts the shares. The id of a share is the
+UUID and a number, GPU-...__3, as nvshare's device plugin writes it: `sources/kubernetes/kubelet.py` reads it back.
+
+nvshare's and XPUShare's resources are offered under their own names, so that pods made for them run unchanged. Each
+resource has shares of its own: the kubelet counts them separately.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from gpucommons.model.gpu import GpuReading
+from gpucommons.model.workloads import PodDevicesReading
+
+_BETWEEN: Final = "__"
+# The folder that stands for a list of GPUs where containers may not choose them by a variable: each file is a UUID.
+MOUNTED_DEVICES: Final = "/var/run/nvidia-container-devices"
+CDI_KIND: Final = "nvidia.com/gpu"
+
+Injection = Literal["cdi", "environment", "mounts"]
+Placement = Literal["spread", "packed"]
+
+
+class ShareMount(NamedTuple):
+    container_path: str
+    host_path: str
+
+
+class ShareLibrary(NamedTuple):
+    """The library of nvshare or XPUShare, which its own installation puts on the host."""
+
+    container_path: str
+    host_path: str
+    socket: str
+
+    @property
+    def mounts(self) -> tuple[ShareMount, ...]:
+        return ShareMount(self.container_path, self.host_path), ShareMount(self.socket, self.socket)
+
+
+NVSHARE_LIBRARY: Final = ShareLibrary(
+    "/usr/lib/nvshare/libnvshare.so", "/var/run/nvshare/libnvshare.so", "/var/run/nvshare/scheduler.sock"
+)
+XPUSHARE_LIBRARY: Final = ShareLibrary(
+    "/usr/lib/xpushare/libxpushare.so", "/var/run/xpushare/libxpushare.so", "/var/run/xpushare/scheduler.sock"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareResource:
+    """One extended resource of the node. `library` is None where the containers get none."""
+
+    name: str
+    shares_per_gpu: int
+    library: ShareLibrary | None = None
+
+    @property
+    def socket_name(self) -> str:
+        return f"gpucommons-{self.name.replace('/', '-')}.sock"
+
+
+# What is offered.
+
+
+class OfferedDevice(NamedTuple):
+    """A GPU or a MIG device. `gpu_uuid` is that of the whole GPU."""
+
+    uuid: str
+    gpu_uuid: str
+    healthy: bool
+
+
+def offered_devices(
+    reading: GpuReading, faulty: AbstractSet[str], before: Iterable[OfferedDevice] = ()
+) -> tuple[OfferedDevice, ...]:
+    """A lost GPU keeps the devices that it had before, as unhealthy. A GPU in MIG mode without devices offers none."""
+    known: dict[str, list[str]] = {}
+    for device in before:
+        known.setdefault(device.gpu_uuid, []).append(device.uuid)
+    found: list[OfferedDevice] = []
+    for gpu in reading.gpus:
+        uuid = gpu.identity.uuid
+        if not gpu.up:
+            uuids = known.get(uuid, [uuid])
+        elif gpu.mig_enabled:
+            uuids = [instance.uuid for instance in gpu.mig]
+        else:
+            uuids = [uuid]
+        found += (OfferedDevice(each, uuid, uuid not in faulty) for each in uuids)
+    return tuple(found)
+
+
+def share_ids(device: OfferedDevice, shares_per_gpu: int) -> Iterator[str]:
+    return (f"{device.uuid}{_BETWEEN}{number}" for number in range(1, shares_per_gpu + 1))
+
+
+def device_uuid(share_id: str) -> str:
+    return share_id.rpartition(_BETWEEN)[0]
+
+
+# Which shares suit together.
+
+
+def allocated_shares(reading: PodDevicesReading | None) -> Mapping[str, int]:
+    """How many devices of any resource pods have on each GPU or MIG device, by UUID."""
+    given = (device for pod in reading.allocated for device in pod.devices) if reading is not None else ()
+    return Counter(uuid for device in given if (uuid := device.mig_uuid or device.gpu_uuid))
+
+
+def preferred_shares(
+    available: Iterable[str],
+    must_include: Sequence[str],
+    count: int,
+    allocated: Mapping[str, int],
+    shares_per_gpu: int,
+    placement: Placement,
+) -> list[str]:
+    """The shares that a container should get.
+
+    spread: each on the GPU with the fewest shares in use, so that several shares are several GPUs.
+    packed: all on one GPU where it has room for them, and of these on the one with the most shares in use.
+    """
+    left: dict[str, list[str]] = {}
+    for share in sorted(set(available).difference(must_include), key=_ordered):
+        left.setdefault(device_uuid(share), []).append(share)
+    # Shares of other resources are known from PodResources, some seconds late; those of this one by what is missing.
+    in_use = {uuid: max(shares_per_gpu - len(shares), allocated.get(uuid, 0)) for uuid, shares in left.items()}
+    chosen = list(must_include[:count])
+    chosen_on = Counter(map(device_uuid, chosen))
+    while len(chosen) < count and left:
+        missing = count - len(chosen)
+
+        def rank(uuid: str, missing: int = missing) -> tuple[float, ...]:
+            if placement == "spread":
+                return chosen_on[uuid], in_use[uuid]
+            return -chosen_on[uuid], len(left[uuid]) < missing, -in_use[uuid]
+
+        uuid = min(left, key=rank)
+        chosen.append(left[uuid].pop(0))
+        chosen_on[uuid] += 1
+        if not left[uuid]:
+            del left[uuid]
+    return chosen
+
+
+def _ordered(share_id: str) -> tuple[str, int, str]:
+    """By device, then by number: __9 before __10."""
+    uuid, _, number = share_id.rpartition(_BETWEEN)
+    return uuid, len(number), number
+
+
+# What a container gets.
+
+
+class UnknownShare(ValueError):
+    """The kubelet asks for a share that is not offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGrant:
+    """What the runtime adds to one container."""
+
+    environment: Mapping[str, str]
+    mounts: tuple[ShareMount, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+
+def grant(
+    shares: Iterable[str],
+    offered: Collection[OfferedDevice],
+    resource: ShareResource,
+    injection: Injection,
+) -> ContainerGrant:
+    """Each GPU once, however many of its shares are given. Raises UnknownShare."""
+    known = {share: device.uuid for device in offered for share in share_ids(device, resource.shares_per_gpu)}
+    uuids: dict[str, None] = {}
+    for share in shares:
+        if share not in known:
+            raise UnknownShare(f"{resource.name} has no share {share}")
+        uuids[known[share]] = None
+    environment: dict[str, str] = {}
+    mounts: tuple[ShareMount, ...] = ()
+    cdi: tuple[str, ...] = ()
+    if injection == "cdi":
+        cdi = tuple(f"{CDI_KIND}={uuid}" for uuid in uuids)
+    elif injection == "mounts":
+        environment["NVIDIA_VISIBLE_DEVICES"] = MOUNTED_DEVICES
+        mounts = tuple(ShareMount(f"{MOUNTED_DEVICES}/{uuid}", "/dev/null") for uuid in uuids)
+    else:
+        environment["NVIDIA_VISIBLE_DEVICES"] = ",".join(uuids)
+    if resource.library is not None:
+        environment["LD_PRELOAD"] = resource.library.container_path
+        mounts += resource.library.mounts
+    return ContainerGrant(environment, mounts, cdi)

@@ -1,0 +1,192 @@
+"""The device plugin against a kubelet's device manager: registration, lists, allocations, restarts of the kubelet."""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from fakes.device_manager import DeviceManager
+from gpucommons.base.backoff import Backoff
+from gpucommons.kubernetes.device_plugin import DevicePlugin, cdi_uuids, runtime_has_cdi
+from gpucommons.kubernetes.shares import NVSHARE_LIBRARY, Injection, OfferedDevice, ShareResource
+from testbeds.following import eventually, eventually_absent, eventually_fails, following, in_event_loop
+
+_UUIDS = [f"GPU-0000000{index}-0000-0000-0000-000000000000" for index in range(2)]
+_DEVICES = tuple(OfferedDevice(uuid, uuid, True) for uuid in _UUIDS)
+_GPU, _NVSHARE = ShareResource("gpucommons.io/gpu", 10), ShareResource("nvshare.com/gpu", 4)
+
+
+async def _by_environment(uuids: Collection[str]) -> Injection:
+    return "environment"
+
+
+def plugin(directory: Path, *resources: ShareResource) -> DevicePlugin:
+    made = DevicePlugin(
+        resources or (_GPU, _NVSHARE),
+        directory,
+        "spread",
+        _by_environment,
+        look_every_s=0.02,
+        backoff=Backoff(0.02, 0.05),
+    )
+    made.offer(_DEVICES, {})
+    return made
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "plugins"
+    made.mkdir()
+    return made
+
+
+@in_event_loop
+async def test_each_resource_is_registered_with_its_shares(directory: Path) -> None:
+    served = plugin(directory)
+    async with DeviceManager(directory).running() as kubelet, following(served):
+        ours = await kubelet.until("gpucommons.io/gpu", 20)
+        await kubelet.until("nvshare.com/gpu", 8)
+        assert ours.prefers
+        await eventually(lambda: served.read().registrations == 2 or None)
+        assert [tuple(each) for each in served.read().resources] == [
+            ("gpucommons.io/gpu", 20, 0),
+            ("nvshare.com/gpu", 8, 0),
+        ]
+    assert not list(directory.glob("gpucommons-*")), "a stopped agent leaves no socket"  # noqa: ASYNC240
+
+
+@in_event_loop
+async def test_a_pod_gets_shares_of_different_gpus(directory: Path) -> None:
+    async with DeviceManager(directory).running() as kubelet, following(plugin(directory)):
+        await kubelet.until("gpucommons.io/gpu", 20)
+        chosen, given = await kubelet.admit("gpucommons.io/gpu", 2)
+        assert {share.partition("__")[0] for share in chosen} == set(_UUIDS)
+        assert sorted(given.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == _UUIDS
+        assert list(given.mounts) == list(given.cdi_devices) == list(given.devices) == []
+
+
+@in_event_loop
+async def test_unhealthy_and_healthy_again(directory: Path) -> None:
+    served = plugin(directory)
+    async with DeviceManager(directory).running() as kubelet, following(served):
+        await kubelet.until("gpucommons.io/gpu", 20)
+        served.offer((_DEVICES[0]._replace(healthy=False), _DEVICES[1]), {})
+        await kubelet.until("gpucommons.io/gpu", 10, 10)
+        assert (await kubelet.admit("gpucommons.io/gpu", 1))[0][0].startswith(_UUIDS[1])
+        assert tuple(served.read().resources[0]) == ("gpucommons.io/gpu", 10, 10)
+        served.offer(_DEVICES, {})
+        endpoint = await kubelet.until("gpucommons.io/gpu", 20)
+        lists = endpoint.lists
+        served.offer(_DEVICES, {})
+        served.offer((_DEVICES[0],), {})
+        await kubelet.until("gpucommons.io/gpu", 10)
+        assert endpoint.lists == lists + 1, "what is offered again is not sent again"
+
+
+@in_event_loop
+async def test_a_kubelet_that_restarts_gets_the_plugin_again(directory: Path) -> None:
+    served = plugin(directory)
+    kubelet = DeviceManager(directory)
+    async with following(served):
+        for restart in range(1, 4):
+            async with kubelet.running():
+                await kubelet.until("gpucommons.io/gpu", 20)
+                await kubelet.until("nvshare.com/gpu", 8)
+                await kubelet.admit("gpucommons.io/gpu", 1)
+            assert served.read().registrations == 2 * restart
+
+
+@in_event_loop
+async def test_a_socket_that_was_removed_is_made_again(directory: Path) -> None:
+    served = plugin(directory, _GPU)
+    async with DeviceManager(directory).running() as kubelet, following(served):
+        await kubelet.until("gpucommons.io/gpu", 20)
+        (directory / _GPU.socket_name).unlink()
+        await eventually(lambda: served.read().registrations == 2 or None)
+        await kubelet.until("gpucommons.io/gpu", 20)
+
+
+@in_event_loop
+async def test_a_kubelet_that_refuses_is_reported_and_asked_again(directory: Path) -> None:
+    served = plugin(directory, _GPU)
+    async with DeviceManager(directory).running() as kubelet, following(served):
+        kubelet.refusal = "the node has too many plugins"
+
+        assert "too many plugins" in str(await eventually_fails(served, "refused"))
+        kubelet.refusal = ""
+        await kubelet.until("gpucommons.io/gpu", 20)
+
+
+@in_event_loop
+async def test_without_a_kubelet_the_source_is_absent(directory: Path) -> None:
+    served = plugin(directory)
+
+    async with following(served):
+        assert "no kubelet socket" in str(await eventually_absent(served))
+
+
+@in_event_loop
+async def test_unknown_shares_and_broken_requests_are_errors_of_the_call(directory: Path) -> None:
+    async with DeviceManager(directory).running() as kubelet, following(plugin(directory, _GPU)):
+        endpoint = await kubelet.until("gpucommons.io/gpu", 20)
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await kubelet.allocate("gpucommons.io/gpu", [f"{_UUIDS[0]}__11"])
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+        for method in ("Allocate", "GetPreferredAllocation"):
+            with pytest.raises(grpc.aio.AioRpcError) as broken:
+                await endpoint.channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(b"\x0a\xff", timeout=10)
+            assert broken.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await kubelet.admit("gpucommons.io/gpu", 1)
+
+
+@in_event_loop
+async def test_pods_made_for_nvshare_get_what_its_own_plugin_gives(directory: Path) -> None:
+    """What nvshare's device plugin answers for one device; without its library only the GPU is left."""
+    for library, environment, mounts in (
+        (None, {}, []),
+        (
+            NVSHARE_LIBRARY,
+            {"LD_PRELOAD": "/usr/lib/nvshare/libnvshare.so"},
+            [
+                ("/usr/lib/nvshare/libnvshare.so", "/var/run/nvshare/libnvshare.so", True),
+                ("/var/run/nvshare/scheduler.sock", "/var/run/nvshare/scheduler.sock", True),
+            ],
+        ),
+    ):
+        served = plugin(directory, ShareResource("nvshare.com/gpu", 10, library))
+        async with DeviceManager(directory).running() as kubelet, following(served):
+            endpoint = await kubelet.until("nvshare.com/gpu", 20)
+            assert {f"{_UUIDS[0]}__{number}" for number in range(1, 11)} <= endpoint.devices.keys()
+            given = await kubelet.allocate("nvshare.com/gpu", [f"{_UUIDS[0]}__7"])
+            assert dict(given.envs) == {"NVIDIA_VISIBLE_DEVICES": _UUIDS[0]} | environment
+            assert [(each.container_path, each.host_path, each.read_only) for each in given.mounts] == mounts
+
+
+def test_cdi_files_name_the_gpus(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.yaml").write_text(
+        f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n- name: {_UUIDS[0]}\n- name: all\n"
+    )
+    (tmp_path / "more.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [{"name": _UUIDS[1]}, 7]}))
+    (tmp_path / "other.yaml").write_text("kind: intel.com/gpu\ndevices:\n- name: other\n")
+    (tmp_path / "broken.yaml").write_text("kind: [")
+    (tmp_path / "notes.txt").write_text("kind: nvidia.com/gpu\ndevices:\n- name: notes\n")
+    assert cdi_uuids([tmp_path, tmp_path / "missing"]) == {"0", "all", *_UUIDS}
+
+
+@pytest.mark.parametrize(
+    ("version", "has"),
+    [
+        ("containerd://2.0.1", True),
+        ("containerd://v2.1.0-rc.1", True),
+        ("containerd://1.7.24", False),
+        ("cri-o://1.31.0", True),
+        ("cri-o://1.27.9", False),
+        ("docker://29.0.0", False),
+        ("", False),
+        ("containerd://next", False),
+    ],
+)
+def test_which_runtimes_take_cdi_devices(version: str, has: bool) -> None:
+    assert runtime_has_cdi(version) is has
