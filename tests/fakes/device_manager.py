@@ -111,12 +111,12 @@ class DeviceManager:
         return answer
 
     async def _register(self, request: bytes, context: Any) -> bytes:
-        told = _m().RegisterRequest.FromString(request)
-        if self.refusal or told.version != "v1beta1":
+        sent = _m().RegisterRequest.FromString(request)
+        if self.refusal or sent.version != "v1beta1":
             await context.abort(grpc.StatusCode.UNKNOWN, self.refusal or "unsupported version")
-        channel = grpc.aio.insecure_channel(f"unix:{self.directory / told.endpoint}")
-        endpoint = Endpoint(told.resource_name, channel, told.options.get_preferred_allocation_available)
-        self.endpoints[told.resource_name] = endpoint
+        channel = grpc.aio.insecure_channel(f"unix:{self.directory / sent.endpoint}")
+        endpoint = Endpoint(sent.resource_name, channel, sent.options.get_preferred_allocation_available)
+        self.endpoints[sent.resource_name] = endpoint
         self._tasks.append(asyncio.create_task(self._follow(endpoint)))
         return b""
 

@@ -94,8 +94,8 @@ async def test_what_others_set_stays() -> None:
     async with NodeApi(conditions=list(theirs), taints=[taint]).serving() as api:
         faults = reporter(api)
         async with following(faults):
-            for wanted, count in ((report(fault()), 1), (NO_FAULTS, 0)):
-                faults.report(wanted)
+            for required, count in ((report(fault()), 1), (NO_FAULTS, 0)):
+                faults.report(required)
                 await shown(faults, count)
                 assert api.condition() == theirs[0]
                 assert api.taints == [taint]

@@ -6,7 +6,7 @@ Follows no redirect, keeps no cookie, uses no proxy variable.
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from gpucommons.base.text import LineSplitter, LineTooLong
@@ -69,6 +69,28 @@ async def get_json(
         raise failure("garbage", f"{server} sent an answer that is not JSON") from None
 
 
+async def get_chunks(
+    url: str,
+    server: str,
+    failure: Failure,
+    *,
+    parameters: Mapping[str, str],
+    timeout_s: float,
+    max_bytes: int,
+) -> AsyncIterator[bytes]:
+    """The body of one GET as it comes, for answers that are read piece by piece. Every failure is a `failure`."""
+    at, size = f"{server} at {url}", 0
+    async with _answer("GET", url, server, at, failure, timeout_s, params=parameters) as response:
+        if response.status != 200:
+            body = await body_of(response, _CHUNK_BYTES)
+            raise failure("status", f"{server} answered with status {response.status}{_reason(body)}")
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > max_bytes:
+                raise failure("oversize", f"{server} sent an answer of more than {max_bytes} bytes")
+            yield chunk
+
+
 async def post_json(
     url: str, value: object, server: str, failure: Failure, *, timeout_s: float, max_bytes: int = _CHUNK_BYTES
 ) -> None:
@@ -95,7 +117,24 @@ async def _request(
     params: Mapping[str, str] | None = None,
     json: object = None,
 ) -> tuple[int, bytes]:
-    """Status and body. `at` names the server where it cannot be reached."""
+    """Status and body."""
+    async with _answer(method, url, server, at, failure, timeout_s, params=params, json=json) as response:
+        return response.status, await body_of(response, max_bytes)
+
+
+@asynccontextmanager
+async def _answer(
+    method: str,
+    url: str,
+    server: str,
+    at: str,
+    failure: Failure,
+    timeout_s: float,
+    *,
+    params: Mapping[str, str] | None = None,
+    json: object = None,
+) -> AsyncIterator["aiohttp.ClientResponse"]:
+    """`at` names the server where it cannot be reached."""
     import aiohttp
 
     try:
@@ -106,7 +145,7 @@ async def _request(
                 ) as session,
                 session.request(method, url, params=params, json=json, allow_redirects=False) as response,
             ):
-                return response.status, await body_of(response, max_bytes)
+                yield response
     except OSError as error:
         raise failure("unreachable", f"cannot reach {at}: {_why(error)}") from None
 

@@ -1,6 +1,6 @@
 """Reports GPU faults to Kubernetes, and takes the reports back: node condition, events, and a taint where asked for.
 
-The state is in Kubernetes: what is wanted is compared with the node's object at every change and every few minutes, so
+The state is in Kubernetes: what is required is compared with the node's object at every change and every few minutes, so
 that a restart of the agent neither repeats an event nor leaves a condition behind. Only the agent's own marks are
 changed: a condition with one of its reasons, a taint with its value. `rules/faults.py` judges what a fault is.
 
@@ -108,16 +108,16 @@ def condition_patch(node: JsonObject, report: FaultReport, now: str) -> object |
     )
 
 
-def taint_patch(node: JsonObject, wanted: bool) -> object | None:
+def taint_patch(node: JsonObject, required: bool) -> object | None:
     """A merge patch with the version of the object: a list of taints is only replaced as a whole."""
     taints = [mapping(each) for each in items(mapping(node.get("spec")).get("taints"))]
     of_key = [
         each for each in taints if text(each.get("key")) == TAINT_KEY and text(each.get("effect")) == "NoSchedule"
     ]
     ours = [each for each in of_key if text(each.get("value")) == _TAINT["value"]]
-    if wanted == bool(ours) or (wanted and of_key):
+    if required == bool(ours) or (required and of_key):
         return None
-    now = [*taints, _TAINT] if wanted else [each for each in taints if each not in ours]
+    now = [*taints, _TAINT] if required else [each for each in taints if each not in ours]
     version = text(mapping(node.get("metadata")).get("resourceVersion"))
     return {"metadata": {"resourceVersion": version}, "spec": {"taints": now}}
 
@@ -182,37 +182,37 @@ class NodeFaults:
         self._check_every_s = check_every_s
         self._backoff = backoff or Backoff()
         self._now = now
-        self._wanted: FaultReport | None = None
+        self._required: FaultReport | None = None
         self._changed = asyncio.Event()
         self._latest: Latest[NodeFaultsReading] = Latest("waiting for the GPUs of this node")
 
-    def report(self, wanted: FaultReport) -> None:
-        if self._wanted is None or wanted.faults.keys() != self._wanted.faults.keys():
-            self._wanted = wanted
+    def report(self, required: FaultReport) -> None:
+        if self._required is None or required.faults.keys() != self._required.faults.keys():
+            self._required = required
             self._changed.set()
 
     def read(self) -> NodeFaultsReading:
         return self._latest.read()
 
     async def run(self) -> None:
-        """Keep the node's marks as wanted until cancelled, across failures of the API server."""
+        """Keep the node's marks as required until cancelled, across failures of the API server."""
         await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
-        while self._wanted is None:
+        while self._required is None:
             await self._changed.wait()
         access = self._access or in_cluster(os.environ)
         async with ApiServer(access, self._timeout_s, _GRANT) as api:
             while True:
                 self._changed.clear()
-                wanted = self._wanted
+                required = self._required
                 try:
-                    await self._reconcile(api, access.node_name, wanted)
+                    await self._reconcile(api, access.node_name, required)
                 except SourceError as error:
                     if error.reason == "conflict":
                         continue
                     raise
-                self._latest.succeed(NodeFaultsReading(len(wanted.faults), self._taint and bool(wanted.faults)))
+                self._latest.succeed(NodeFaultsReading(len(required.faults), self._taint and bool(required.faults)))
                 self._backoff.reset()
                 try:
                     async with asyncio.timeout(self._check_every_s):
@@ -220,31 +220,33 @@ class NodeFaults:
                 except TimeoutError:
                     pass
 
-    async def _reconcile(self, api: ApiServer, name: str, wanted: FaultReport) -> None:
+    async def _reconcile(self, api: ApiServer, name: str, required: FaultReport) -> None:
         path = f"/api/v1/nodes/{name}"
         node = mapping(await api.get(path, {}))
         if text(node.get("kind")) != "Node":
             raise SourceError("garbage", f"the response of the API server is not the node {name}")
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        new, patch = unreported(node, wanted), condition_patch(node, wanted, now)
+        new, patch = unreported(node, required), condition_patch(node, required, now)
         # The taint first: a pod that is placed between the two would land on the faulty GPU's node.
-        taint = taint_patch(node, self._taint and bool(wanted.faults))
+        taint = taint_patch(node, self._taint and bool(required.faults))
         if taint is not None:
             await api.send("PATCH", path, taint, _MERGE)
         if patch is not None:
             await api.send("PATCH", f"{path}/status", patch, _STRATEGIC)
-            await self._send_events(api, name, wanted, new, now)
+            await self._send_events(api, name, required, new, now)
 
-    async def _send_events(self, api: ApiServer, node: str, wanted: FaultReport, new: Iterable[str], now: str) -> None:
+    async def _send_events(
+        self, api: ApiServer, node: str, required: FaultReport, new: Iterable[str], now: str
+    ) -> None:
         about: JsonObject = {"kind": "Node", "apiVersion": "v1", "name": node, "uid": node}
-        if not wanted.faults:
+        if not required.faults:
             ended = "The GPUs of this node work again."
             await self._send_event(api, "default", _event(about, "default", node, _ENDED, ended, "Normal", now))
         for key in new:
-            problem = wanted.faults[key]
+            problem = required.faults[key]
             reason, message = _reason(problem), f"{problem.sentence} {problem.remedy}"
             await self._send_event(api, "default", _event(about, "default", node, reason, message, "Warning", now))
-            for pod in wanted.pods.get(key, ()):
+            for pod in required.pods.get(key, ()):
                 hit: JsonObject = {"kind": "Pod", "apiVersion": "v1", "uid": pod.uid} | pod._asdict()
                 event = _event(hit, pod.namespace, node, reason, message, "Warning", now)
                 await self._send_event(api, pod.namespace, event)

@@ -183,7 +183,7 @@ def test_a_prometheus_that_hangs_does_not_hold_up_the_agent() -> None:
     [
         (400, json.dumps({"status": "error", "error": "parse error: bad selector"}), "parse error: bad selector"),
         (401, "", "status 401"),
-        (200, "<html>", "not JSON"),
+        (200, "<html>", "not a vector"),
         (200, "{}", "not a vector"),
     ],
 )

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.fleet import queries
-from gpucommons.faces.fleet.queries import FleetAnswers, FleetError, Sample, samples
+from gpucommons.faces.fleet.queries import FleetAnswers, Sample
 from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 from gpucommons.rules.summary import fleet_summary
@@ -91,27 +90,6 @@ def test_what_is_not_a_number_is_missing_and_not_zero() -> None:
     ]
     (slot,) = view_of(**answers, states=[state("a:1", "A", "busy", at_s=NOW)]).slots
     assert (slot.utilization_ratio, slot.memory_free_bytes, slot.since_wall_s) == (None, None, None)
-
-
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
-def test_a_sample_that_is_not_finite_has_no_value(value: str) -> None:
-    (found,) = samples({"data": {"result": [{"metric": {"uuid": "A"}, "value": [NOW, value]}]}})
-    assert found == Sample({"uuid": "A"}, None)
-
-
-@pytest.mark.parametrize("answer", [None, [], {}, {"data": None}, {"data": {"result": 5}}])
-def test_an_answer_that_is_not_a_vector_is_one_line(answer: object) -> None:
-    with pytest.raises(FleetError, match="not a vector"):
-        samples(answer)
-
-
-def test_rows_that_are_not_series_are_left_out() -> None:
-    rows: list[object] = [
-        {"metric": {"a": "b"}, "value": [1, "2"]},
-        *({"metric": 5, "value": [1, "2"]}, {"metric": {}, "value": [1]}, {"metric": {}, "value": [1, "x"]}),
-        *({"metric": {}}, None, "x", {"metric": {}, "value": [1, None]}, {"metric": {"n": 5}, "value": [1, "7"]}),
-    ]
-    assert samples({"data": {"result": rows}}) == [Sample({"a": "b"}, 2.0), Sample({}, 7.0)]
 
 
 def test_two_jobs_that_scrape_the_same_target_are_one_node() -> None:

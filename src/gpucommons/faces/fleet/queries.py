@@ -1,10 +1,12 @@
 """The PromQL of the fleet, and the answer of an instant query as checked values. Pure."""
 
+import codecs
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 # The PromQL of the fleet: what is read of all nodes, and of those that no longer answer. Pure.
 
@@ -32,7 +34,12 @@ READINGS: Mapping[str, tuple[str, ...]] = {
     QUEUED: ("instance", "uuid", "queue"),
     LEASES_WAITING: ("instance", "user"),
 }
-_STATE_LABELS = "instance, slot, uuid, gpu, gpu_uuid, profile, state"
+# Of some metrics only a part is read: what no view shows would be the larger part.
+_MATCHERS = {MEMORY: 'which=~"total|free"'}
+_FILTERS = {QUEUED: " > 0"}
+STATE_LABELS = ("instance", "slot", "uuid", "gpu", "gpu_uuid", "profile", "state")
+# Of the targets themselves.
+TARGET_LABELS = ("instance", "job", "node")
 
 # A node whose series ended within this time is still listed.
 REMEMBERED = "1h"
@@ -40,12 +47,13 @@ _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
 def reading_query(metric: str, selector: str) -> str:
-    return f"max by ({', '.join(READINGS[metric])}) ({metric}{{{selector}}})"
+    matchers = _joined(selector, _MATCHERS.get(metric, ""))
+    return f"max by ({', '.join(READINGS[metric])}) ({metric}{{{matchers}}}{_FILTERS.get(metric, '')})"
 
 
 def states_query(selector: str) -> str:
     """The value is the time of the sample: of two series for one slot, the newer one is in force."""
-    return f"max by ({_STATE_LABELS}) (timestamp({SLOT_STATE}{{{selector}}}))"
+    return f"max by ({', '.join(STATE_LABELS)}) (timestamp({SLOT_STATE}{{{selector}}}))"
 
 
 def seen_query(selector: str) -> str:
@@ -74,9 +82,16 @@ def _quoted(instance: str) -> str:
     return expression.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-# The answer of an instant query of Prometheus as values. Pure; every field is checked.
+# The answer of an instant query of Prometheus as values, row by row as its bytes come. Pure; every field is checked.
+#
+# A document that was read as a whole took 14 times its length. Here an answer of any length takes what is kept of it,
+# and all answers of one reading together have one limit, far above what 1,000 nodes with 8 GPUs need.
 
 _LONGEST_TEXT = 200
+_LONGEST_ROW = 64 * 1024
+_ROWS_BEGIN = re.compile(r'"result"\s*:\s*\[')
+_ROW_BEGINS = re.compile(r"[\s,]*")
+_decode_row = json.JSONDecoder().raw_decode
 
 
 class FleetError(Exception):
@@ -95,25 +110,103 @@ class Sample(NamedTuple):
         return self.labels.get("instance", "")
 
 
-def samples(answer: object) -> list[Sample]:
-    """A row that is not a series is left out. Raises FleetError for an answer that is not a vector."""
-    data = answer.get("data") if isinstance(answer, dict) else None
-    rows = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(rows, list):
-        raise FleetError("Prometheus sent an answer that is not a vector; check fleet.prometheus_url")
-    return [found for row in rows if (found := _sample(row)) is not None]
+class SampleStore:
+    """What the answers of one reading may take together. Equal texts of all answers are one object."""
+
+    def __init__(self, max_samples: int = 150_000, max_text: int = 8_000_000) -> None:
+        self._samples_left = max_samples
+        self._text_left = max_text
+        self._texts: dict[str, str] = {}
+
+    def kept(self, text: str) -> str:
+        text = text[:_LONGEST_TEXT]
+        known = self._texts.get(text)
+        if known is None:
+            known = self._texts[text] = text
+            self._text_left -= len(text)
+        return known
+
+    def count(self) -> None:
+        self._samples_left -= 1
+        if self._samples_left < 0 or self._text_left < 0:
+            raise FleetError(
+                "Prometheus has more series than one page can show; select fewer nodes with fleet.prometheus_selector"
+            )
 
 
-def _sample(row: object) -> Sample | None:
-    metric, pair = (row.get("metric"), row.get("value")) if isinstance(row, dict) else (None, None)
-    if not isinstance(metric, dict) or not isinstance(pair, list) or len(pair) != 2:
-        return None
-    labels = {str(name): text[:_LONGEST_TEXT] for name, text in metric.items() if isinstance(text, str)}
-    try:
-        value = float(pair[1])
-    except (TypeError, ValueError):
-        return None
-    return Sample(labels, value if math.isfinite(value) else None)
+class VectorReader:
+    """The samples of one answer, of which the given labels are kept. `feed` its bytes, then `end`."""
+
+    def __init__(self, labels: Iterable[str], store: SampleStore | None = None) -> None:
+        self._labels = tuple(labels)
+        self._store = store or SampleStore()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = ""
+        self._state: Literal["head", "rows", "tail"] = "head"
+        self._samples: list[Sample] = []
+
+    def feed(self, data: bytes) -> None:
+        """Raises FleetError for what is not a vector, or is too long."""
+        if self._state == "tail":
+            return
+        self._text += self._decoder.decode(data)
+        if self._state == "head":
+            begin = _ROWS_BEGIN.search(self._text)
+            if begin is not None:
+                self._text, self._state = self._text[begin.end() :], "rows"
+        if self._state == "rows":
+            self._read_rows()
+        if len(self._text) > _LONGEST_ROW:
+            raise _not_a_vector()
+
+    def end(self) -> list[Sample]:
+        if self._state != "tail":
+            raise _not_a_vector()
+        return self._samples
+
+    def _read_rows(self) -> None:
+        text, position = self._text, 0
+        while True:
+            position = _row_begins(text, position)
+            if text.startswith("]", position):
+                self._text, self._state = "", "tail"
+                return
+            try:
+                row, end = _decode_row(text, position)
+            except (ValueError, RecursionError):
+                # Not complete yet. A broken row is never complete: then the limit of a row ends it.
+                self._text = text[position:]
+                return
+            # A number at the end of what is there may go on.
+            if end == len(text):
+                self._text = text[position:]
+                return
+            position = end
+            if (sample := self._sample(row)) is not None:
+                self._store.count()
+                self._samples.append(sample)
+
+    def _sample(self, row: object) -> Sample | None:
+        """None for a row that is not a series: it is left out."""
+        metric, pair = (row.get("metric"), row.get("value")) if isinstance(row, dict) else (None, None)
+        if not isinstance(metric, dict) or not isinstance(pair, list) or len(pair) != 2:
+            return None
+        try:
+            value = float(pair[1])
+        except (TypeError, ValueError):
+            return None
+        kept = self._store.kept
+        labels = {name: kept(text) for name in self._labels if isinstance(text := metric.get(name), str)}
+        return Sample(labels, value if math.isfinite(value) else None)
+
+
+def _row_begins(text: str, position: int) -> int:
+    found = _ROW_BEGINS.match(text, position)
+    return position if found is None else found.end()
+
+
+def _not_a_vector() -> FleetError:
+    return FleetError("Prometheus sent an answer that is not a vector; check fleet.prometheus_url")
 
 
 @dataclass(frozen=True, slots=True)

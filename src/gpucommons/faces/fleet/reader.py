@@ -3,13 +3,13 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpucommons.base.http_client import get_json
+from gpucommons.base.http_client import get_chunks
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.faces.fleet import queries
-from gpucommons.faces.fleet.queries import FleetAnswers, FleetError, Sample, samples
+from gpucommons.faces.fleet.queries import FleetAnswers, FleetError, Sample, SampleStore, VectorReader
 from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetView
 
@@ -26,15 +26,19 @@ class FleetSource:
     url: str
     selector: str
     page_pattern: str
+    timeout_s: float = _TIMEOUT_S
 
     async def read(self) -> FleetView:
         """Raises FleetError."""
-        select = self.selector
+        select, store = self.selector, SampleStore()
         states, seen, down, *rows = await asyncio.gather(
-            self._query(queries.states_query(select)),
-            self._query(queries.seen_query(select)),
-            self._query(queries.down_query(select)),
-            *(self._query(queries.reading_query(metric, select)) for metric in queries.READINGS),
+            self._query(queries.states_query(select), queries.STATE_LABELS, store),
+            self._query(queries.seen_query(select), queries.TARGET_LABELS, store),
+            self._query(queries.down_query(select), queries.TARGET_LABELS, store),
+            *(
+                self._query(queries.reading_query(metric, select), labels, store)
+                for metric, labels in queries.READINGS.items()
+            ),
         )
         readings = dict(zip(queries.READINGS, rows, strict=True))
         answers = FleetAnswers(time.time(), readings, states, seen, down, selected=bool(select))
@@ -42,30 +46,36 @@ class FleetSource:
         if silent:
             # Only then: reading an hour of every node's series each time would be a load.
             remembered_states, remembered_gpus = await asyncio.gather(
-                self._query(queries.remembered_query(queries.SLOT_STATE, select, silent)),
-                self._query(queries.remembered_query(queries.GPU_INFO, select, silent)),
+                self._remembered(queries.SLOT_STATE, queries.STATE_LABELS, silent, store),
+                self._remembered(queries.GPU_INFO, queries.READINGS[queries.GPU_INFO], silent, store),
             )
             answers = replace(answers, remembered_states=remembered_states, remembered_gpus=remembered_gpus)
         return fleet_view(answers, self.page_pattern)
 
-    async def _query(self, expression: str) -> list[Sample]:
-        return samples(
-            await get_json(
-                f"{self.url.rstrip('/')}/api/v1/query",
-                "Prometheus",
-                self._failure,
-                parameters={"query": expression},
-                timeout_s=_TIMEOUT_S,
-                max_bytes=_MAX_BYTES,
-            )
-        )
+    async def _remembered(
+        self, metric: str, labels: Sequence[str], silent: Sequence[str], store: SampleStore
+    ) -> list[Sample]:
+        return await self._query(queries.remembered_query(metric, self.selector, silent), labels, store)
+
+    async def _query(self, expression: str, labels: Sequence[str], store: SampleStore) -> list[Sample]:
+        rows = VectorReader(labels, store)
+        async for chunk in get_chunks(
+            f"{self.url.rstrip('/')}/api/v1/query",
+            "Prometheus",
+            self._failure,
+            parameters={"query": expression},
+            timeout_s=self.timeout_s,
+            max_bytes=_MAX_BYTES,
+        ):
+            rows.feed(chunk)
+        return rows.end()
 
     def _failure(self, reason: str, detail: str) -> FleetError:
         server = f"Prometheus at {_without_password(self.url)}"
         if reason == "unreachable":
             return FleetError(f"{server} does not answer: {detail.rpartition(': ')[2]}; check fleet.prometheus_url")
         if reason == "timeout":
-            return FleetError(f"{server} does not answer within {_TIMEOUT_S:g} s; check its load")
+            return FleetError(f"{server} does not answer within {self.timeout_s:g} s; check its load")
         return FleetError(f"{server}: {detail}")
 
 
