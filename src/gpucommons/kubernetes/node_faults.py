@@ -1,7 +1,7 @@
 """Reports GPU faults to Kubernetes, and takes the reports back: node condition, events, and a taint where asked for.
 
-The state is in Kubernetes: what is required is compared with the node's object at every change and every few minutes, so
-that a restart of the agent neither repeats an event nor leaves a condition behind. Only the agent's own marks are
+The state is in Kubernetes: what is required is compared with the node's object at every change and every few minutes,
+so that a restart of the agent neither repeats an event nor leaves a condition behind. Only the agent's own marks are
 changed: a condition with one of its reasons, a taint with its value. `rules/faults.py` judges what a fault is.
 
 Rights: get nodes; patch nodes/status; create events; for the taint also patch nodes.
