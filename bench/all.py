@@ -11,7 +11,6 @@ NAMES = (
     "nvml_day",
     "stack_load",
     "ledger",
-    "ledger_recovery",
     "events",
     "allocations",
     "attribution",

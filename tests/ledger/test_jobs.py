@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 
 from gpucommons.faces.documents.accounts import rows
 from gpucommons.faces.documents.job import JOB, BilledJob, job_document
+from gpucommons.ledger.backup import back_up, replace_damaged
 from gpucommons.ledger.integrate import NS, Batch, Integrator
 from gpucommons.ledger.query import accounts_of, read_job, read_period
-from gpucommons.ledger.recovery import recover
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import BILLION, NO_PRICES, By, JobFigures, Prices, sum_amounts
 from gpucommons.model.allocations import (
@@ -126,13 +126,14 @@ def test_jobs_are_found_by_their_names_and_others_are_not(tmp_path: Path) -> Non
     assert read_job(path, "4711", "alice") is None, "another user's"
 
 
-def test_a_recovered_ledger_has_the_jobs(tmp_path: Path) -> None:
+def test_a_restored_ledger_has_the_jobs(tmp_path: Path) -> None:
     path = written(tmp_path / "ledger.sqlite", flushed(hundred_seconds(), 10))
     before = read_job(path, "lease-7")
+    back_up(path, 0.0)
     path.write_bytes(bytes(4096) + path.read_bytes()[4096:])
-    recover(path, tmp_path / "new", tmp_path / "copy")
+    replace_damaged(path, 0.0)
     assert before is not None
-    assert read_job(tmp_path / "new", "lease-7") == before
+    assert read_job(path, "lease-7") == before
 
 
 def test_figures_outlive_a_backlog(tmp_path: Path) -> None:

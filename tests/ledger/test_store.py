@@ -183,7 +183,7 @@ def test_a_newer_programs_ledger_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", ["application_id = 17", "user_version = 70000", "user_version = 0"])
 def test_a_ledger_with_a_damaged_header_is_corrupt_not_another_programs(tmp_path: Path, header: str) -> None:
-    """Another program's file is left alone; a damaged ledger is set aside and recovered."""
+    """Another program's file is left alone; a damaged ledger is set aside."""
     path = tmp_path / "ledger.sqlite"
     opened(path).close()
     with sqlite3.connect(path) as connection:

@@ -4,10 +4,8 @@
 minutes kept for 72 minutes.
 """
 
-import contextlib
 import gzip
 import json
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 from cli.test_accounts import run, state
 from gpucommons.ledger.integrate import NS, Batch
 from gpucommons.ledger.query import read_period, read_totals
-from gpucommons.ledger.recovery import recover
 from gpucommons.ledger.store import Store
 from gpucommons.ledger.writer import LedgerWriter
 from gpucommons.model.accounts import By
@@ -138,18 +135,3 @@ def test_the_counters_continue(old_ledger: Path) -> None:
     assert after.keys() - before.keys() == {("user", "alice", "")}
     assert all(after[key] == totals for key, totals in before.items())
     assert sum(t.amounts.held_ns for t in after.values()) - sum(t.amounts.held_ns for t in before.values()) == 10 * NS
-
-
-def test_a_migrated_ledger_has_the_layout_of_a_new_one(old_ledger: Path, tmp_path: Path) -> None:
-    """The recovery of a destroyed first page relies on it."""
-
-    def layout(path: Path) -> list[object]:
-        Store(path, "run", "boot").close()
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            return connection.execute("SELECT name, rootpage, sql FROM sqlite_master ORDER BY 1").fetchall()
-
-    assert layout(old_ledger) == layout(tmp_path / "new.sqlite")
-    old_ledger.write_bytes(bytes(4096) + old_ledger.read_bytes()[4096:])
-    recover(old_ledger, tmp_path / "recovered", tmp_path / "copy")
-    found = {"\t".join(key): list(totals.amounts) for key, totals in read_totals(tmp_path / "recovered").items()}
-    assert found == REPORTS["totals"]

@@ -1,6 +1,7 @@
 """The ledger on a failing disk: full, read-only, damaged, unclear. The agent continues and reports it."""
 
 import contextlib
+import os
 import re
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from descriptors import open_descriptors
+from gpucommons.ledger.backup import backup_of, backup_time
 from gpucommons.ledger.errors import LedgerError
 from gpucommons.ledger.integrate import NOT_WRITTEN, NS, Backlog, Batch, Moment
 from gpucommons.ledger.query import read_totals
@@ -33,9 +35,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def running(path: Path, **options: object) -> Iterator[LedgerWriter]:
+def running(path: Path, begun_s: float = 0, **options: object) -> Iterator[LedgerWriter]:
     writer = LedgerWriter(path, **options)  # type: ignore[arg-type]
-    writer.start(moment(0))
+    writer.start(moment(begun_s))
     try:
         yield writer
     finally:
@@ -158,23 +160,92 @@ def test_damage_while_it_runs_keeps_the_counters(path: Path) -> None:
         until(lambda: held_s(again) == 30, "the new file knows the old counters")
 
 
-def test_what_could_be_recovered_is_in_the_new_file_and_said_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_backup_takes_the_place_of_a_damaged_file_and_this_is_logged_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with running(path) as writer:
-        for number in range(1, 40):
-            writer.submit(batch(10, Account("user", f"user{number}")), moment(10 * number))
         writer.submit(batch(10), moment(500))
-        until(lambda: held_s(writer) == 10 and writer.state.backlog_s == 0, "written")
-    before_s = on_disk_s(path)
-    content = path.read_bytes()
-    path.write_bytes(b"\xa5" * 4096 + content[4096:])
-    with running(path) as writer:
-        until(lambda: held_s(writer) == 10, "recovered")
-        for number in range(60, 63):
+        until(lambda: held_s(writer) == 10 and writer.state.backlog_s == 0, "written, and backed up")
+        writer.submit(batch(10), moment(520))
+        until(lambda: held_s(writer) == 20 and writer.state.backlog_s == 0, "written after the backup")
+    destroy(path)
+    with running(path, begun_s=600) as writer:
+        for number in range(62, 65):
             writer.submit(batch(10), moment(10 * number))
-        until(lambda: held_s(writer) == 40, "continued")
-    assert on_disk_s(path) == before_s + 30
+        until(lambda: held_s(writer) >= 30 and writer.state.backlog_s == 0, "continued")
+        assert writer.state.gap_ns == {"restored": 100 * NS}, "from the backup to the start"
+    assert on_disk_s(path) == 40, "10 s before the backup, 30 s now"
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert re.search(r"damaged .* renamed to .*corrupt-\S+; the new file has \d{2,} rows of usage", line), line
+    assert re.search(r"damaged .* renamed to .*corrupt-\S+; restored from the backup of \d{4}-\d\d-\d\d", line), line
+
+
+def test_counters_do_not_decrease_where_the_damaged_file_still_has_them(path: Path) -> None:
+    with running(path) as writer:
+        writer.submit(batch(10), moment(500))
+        until(lambda: held_s(writer) == 10 and writer.state.backlog_s == 0, "written, and backed up")
+        writer.submit(batch(10), moment(520))
+        until(lambda: held_s(writer) == 20 and writer.state.backlog_s == 0, "written after the backup")
+    with sqlite3.connect(path) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'gaps'").fetchone()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = b"\xa5" * 4096
+    path.write_bytes(content)
+    with running(path, begun_s=600) as writer:
+        until(lambda: bool(writer.state.failures), "found")
+        until(lambda: held_s(writer) == 20, "the counter goes on")
+        assert writer.state.failures == {"corrupt": 1}
+
+
+def test_damage_while_it_runs_has_the_time_since_the_backup_as_a_gap(path: Path) -> None:
+    with running(path) as writer:
+        for number in range(1, 4):
+            writer.submit(batch(10), moment(100 * number))
+            writer.wait_written(5.0)
+        assert held_s(writer) == 30
+        with sqlite3.connect(path) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with path.open("r+b") as file:
+            file.write(b"\xa5" * path.stat().st_size)
+        writer.submit(batch(10), moment(400))
+        until(lambda: held_s(writer) == 40 and writer.state.backlog_s == 0, "goes on with the backup")
+        assert writer.state.gap_ns == {"restored": 200 * NS}
+    assert on_disk_s(path) == 20, "that of before the backup, and the newest"
+    assert totals_on_disk_s(path) == 40
+
+
+def test_a_backup_is_made_once_a_day_also_over_restarts(path: Path) -> None:
+    def run(*seconds: int) -> None:
+        with running(path) as writer:
+            for after_s in seconds:
+                writer.submit(batch(10), moment(after_s))
+                writer.wait_written(5.0)
+
+    run(10, 20)
+    assert backup_time(path) == moment(10).wall_s
+    run(3600, 86_400)
+    assert backup_time(path) == moment(10).wall_s
+    run(86_409, 86_411, 100_000)
+    assert backup_time(path) == moment(86_411).wall_s
+    run(3600)
+    assert backup_time(path) == moment(3600).wall_s, "the clock was set back"
+    assert on_disk_s(backup_of(path)) == 80
+
+
+def test_a_backup_that_cannot_be_made_does_not_stop_the_accounts(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backup_of(path).mkdir()
+    os.utime(backup_of(path), (0, 0))
+    with running(path) as writer:
+        for number in range(1, 5):
+            writer.submit(batch(10), moment(10 * number))
+        until(lambda: held_s(writer) == 40, "written")
+        assert writer.state.writing
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "no backup was made" in line
+
+
+def destroy(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"\xa5" * path.stat().st_size)
 
 
 @pytest.mark.parametrize("suffixes", [("", "-wal", "-shm"), ("",), ("-wal",)])
@@ -232,7 +303,9 @@ def test_files_are_readable_by_the_owner_and_the_group(path: Path) -> None:
         writer.submit(batch(10), moment(10))
         until(lambda: held_s(writer) == 10, "written")
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-    assert modes == dict.fromkeys([path.name, *(f"{path.name}{more}" for more in ("-wal", "-shm", ".lock"))], 0o640)
+    assert modes == dict.fromkeys(
+        [path.name, *(f"{path.name}{more}" for more in ("-wal", "-shm", ".lock", ".backup"))], 0o640
+    )
     path.chmod(0o600)
     with running(path) as writer:
         writer.submit(batch(10), moment(20))
@@ -315,7 +388,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             assert writer.state.backlog_s == 0
 
 
-def test_a_damaged_ledger_waits_for_room_to_be_recovered(tmp_path: Path) -> None:
+def test_a_damaged_ledger_waits_for_room_to_be_restored(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "size=512k") as disk:
         path, ballast = disk / "ledger.sqlite", disk / "ballast"
         with running(path) as writer:
@@ -329,7 +402,7 @@ def test_a_damaged_ledger_waits_for_room_to_be_recovered(tmp_path: Path) -> None
             assert not list(disk.glob("*.corrupt-*"))
             ballast.unlink()
             writer.submit(batch(10), moment(20))
-            until(lambda: held_s(writer) == 20, "recovered and continued")
+            until(lambda: held_s(writer) == 20, "restored and continued")
         assert list(disk.glob("*.corrupt-*"))
         assert on_disk_s(path) == 20
 

@@ -135,8 +135,7 @@ _FIRST = (
 _LAST_VERSION = 100
 _OUR_TABLES = {"accounts", "slots", "totals", "runs", "kept", "gaps"}
 
-# Columns, not tables: a new table would begin at another page in a migrated file, and the recovery of a destroyed first
-# page relies on equal pages. All of them are NULL in rows of older releases.
+# All of them are NULL in rows of older releases.
 _SECOND = (
     "ALTER TABLE slots ADD COLUMN model TEXT",
     *(f"ALTER TABLE accounts ADD COLUMN {name} INTEGER" for name in JobFigures._fields),

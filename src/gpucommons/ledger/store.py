@@ -21,6 +21,7 @@ from gpucommons.model.accounts import Amounts, OwnerKey, SlotTime
 from gpucommons.model.allocations import Account, Slot
 
 RESTART = "restart"
+RESTORED = "restored"
 
 _BUSY_S = 5.0
 _ADD_AMOUNTS = ", ".join(f"{name} = {name} + excluded.{name}" for name in Amounts._fields)
@@ -110,12 +111,12 @@ class Store:
         with _ledger_errors():
             return dict(self._connection.execute("SELECT reason, sum(ns) FROM gaps GROUP BY reason").fetchall())
 
-    def begin(self, begun: Moment) -> None:
+    def begin(self, begun: Moment, reason: str = RESTART) -> None:
         """Record this run, once, and the time since the end of the last run as a gap."""
         with self._transaction():
             if self._last_batch() is not None:
                 return
-            gap = self._gap_before(begun)
+            gap = self._gap_before(begun, reason)
             if gap is not None:
                 self._add_gaps((gap,))
             self._connection.execute(
@@ -203,7 +204,7 @@ class Store:
         row = self._connection.execute("SELECT last_batch FROM runs WHERE token = ?", (self._run,)).fetchone()
         return None if row is None else int(row[0])
 
-    def _gap_before(self, begun: Moment) -> Gap | None:
+    def _gap_before(self, begun: Moment, reason: str) -> Gap | None:
         row = self._connection.execute(
             "SELECT boot_id, last_monotonic_ns, last_wall_s FROM runs ORDER BY id DESC LIMIT 1"
         ).fetchone()
@@ -214,7 +215,7 @@ class Store:
         if not boot_id or boot_id != self._boot_id or ns < 0:
             # After a boot, or in another time namespace, the monotonic clock differs: use the wall clock.
             ns = round((begun.wall_s - wall_s) * NS)
-        return Gap(int(wall_s), "", RESTART, ns) if ns > 0 else None
+        return Gap(int(wall_s), "", reason, ns) if ns > 0 else None
 
     def _add_usage(self, batch: Batch) -> None:
         numbered = [

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucommons.base.processes import boot_id
+from gpucommons.ledger.backup import back_up, backup_time, counters_of_both, replace_damaged
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 from gpucommons.ledger.integrate import NS, Backlog, Batch, Moment
 from gpucommons.ledger.query import Totals, read_totals
-from gpucommons.ledger.recovery import replace_damaged
-from gpucommons.ledger.schema import Retention
-from gpucommons.ledger.store import Store, new_run
+from gpucommons.ledger.schema import DAY_S, Retention
+from gpucommons.ledger.store import RESTART, RESTORED, Store, new_run
 from gpucommons.model.accounts import LedgerState, OwnerKey
 
 KEEP_IN_MEMORY_S = 3600.0
 _PRUNE_EVERY_S = 3600.0
+_BACK_UP_EVERY_S = DAY_S
+_RETRY_BACKUP_S = 3600.0
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,11 @@ class LedgerWriter:
         self._peeked = False
         # Published until the ledger could be read.
         self._volatile: dict[OwnerKey, Totals] = {}
+        # Of a damaged file that was replaced: its counters, and how old its backup was.
+        self._survivors: tuple[dict[OwnerKey, Totals], float] | None = None
+        self._gap_reason = RESTART
+        self._written_until: Moment | None = None
+        self._next_backup_s: float | None = None
         self._pruned_ns: int | None = None
         self._least_offset_s: float | None = None
         self.published = WriterState()
@@ -139,24 +146,29 @@ class LedgerWriter:
             if entry is None or entry.number is None:
                 break
             store.write(entry.number, entry.batch, entry.until)
-            until = entry.until
+            until = self._written_until = entry.until
             with self._wakeup:
                 self._backlog.written(entry)
             self._base = _added(self._base or {}, entry.batch, until.wall_s)
         if until is not None:
             self._maybe_prune(store, until)
+            self._maybe_back_up(until.wall_s)
         self._succeeded(store, until)
 
     def _open(self) -> Store:
         store = self._open_store(self._path, self._run, self._boot_id)
         try:
-            if self._base is None or self._peeked:
+            if self._survivors is not None:
+                self._base, self._peeked = counters_of_both(store.totals(), *self._survivors), False
+                store.seed_totals(self._base)
+                self._survivors = None
+            elif self._base is None or self._peeked:
                 self._base, self._peeked = store.totals(), False
             else:
                 # Not read again: the file may contain a batch that is about to be retried, and counted twice.
                 store.seed_totals(self._base)
             if self._begun is not None:
-                store.begin(self._begun)
+                store.begin(self._begun, self._gap_reason)
         except BaseException:
             store.close()
             raise
@@ -215,19 +227,53 @@ class LedgerWriter:
         self.published = WriterState(state, fresh)
 
     def _replace_damaged(self, error: LedgerCorrupt) -> None:
+        """What was billed since the backup is lost in the new file, where that time is a gap. The counters go on."""
         self._drop_store()
+        damaged = self._read_counters() if self._base is None or self._peeked else None
         try:
-            aside, recovered = replace_damaged(self._path, time.time())
+            aside, backed_up_s = replace_damaged(self._path, time.time())
         except LedgerError as refused:
             self._failed(refused)
             return
-        found = f"could not be recovered ({recovered})" if isinstance(recovered, LedgerError) else recovered
-        log.error("ledger %s: damaged (%s); renamed to %s; the new file has %s", self._path, error, aside, found)
+        if backed_up_s is None:
+            outcome = "there is no backup of it, and the accounts begin with a new file"
+        else:
+            outcome = f"restored from the backup of {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(backed_up_s))}"
+            if damaged is not None and self._begun is not None:
+                self._survivors = damaged, self._begun.wall_s - backed_up_s
+        log.error("ledger %s: damaged (%s); renamed to %s; %s", self._path, error, aside, outcome)
+        # The backup may have an earlier state of this run: a run of its own shows where the gap ends.
+        self._run, self._gap_reason = new_run(), RESTORED
+        self._begun = self._written_until or self._begun
         self._publish(replace(self.state, failures=self._failures_with(error)))
         try:
             self._write_backlog()
         except LedgerError as again:
             self._failed(again)
+
+    def _read_counters(self) -> dict[OwnerKey, Totals] | None:
+        try:
+            return read_totals(self._path)
+        except LedgerError:
+            return None
+
+    def _maybe_back_up(self, wall_s: float) -> None:
+        """Once a day, also over restarts. Raises LedgerCorrupt where the copy shows that the ledger is damaged."""
+        if self._next_backup_s is None:
+            made_s = backup_time(self._path)
+            self._next_backup_s = wall_s if made_s is None else made_s + _BACK_UP_EVERY_S
+        # A backup of the future was made while the clock was wrong.
+        if self._next_backup_s - _BACK_UP_EVERY_S <= wall_s < self._next_backup_s:
+            return
+        try:
+            back_up(self._path, wall_s)
+        except LedgerCorrupt:
+            raise
+        except LedgerError as error:
+            log.error("ledger %s: no backup was made: %s; it is tried again in an hour", self._path, error)
+            self._next_backup_s = wall_s + _RETRY_BACKUP_S
+        else:
+            self._next_backup_s = wall_s + _BACK_UP_EVERY_S
 
     def _lost_file(self) -> None:
         """What memory has goes into the next file: the counters, and what was not written yet."""
