@@ -1,5 +1,6 @@
 """Points in time as people write them."""
 
+import time
 from datetime import datetime
 
 import pytest
@@ -37,6 +38,20 @@ def test_written(text: str, expected: str) -> None:
 def test_not_a_time(text: str) -> None:
     with pytest.raises(ValueError, match="invalid"):
         parse_when(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"), [("UTC", "0001-01-01"), ("America/New_York", "9999-12-31 23:59"), ("Asia/Tokyo", "0001-01-01")]
+)
+def test_the_ends_of_the_calendar_are_refused(zone: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        with pytest.raises(ValueError, match="out of range; use a date of the next weeks"):
+            parse_when(text, datetime(2026, 11, 16).astimezone())
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_date_with_a_zone_keeps_it() -> None:

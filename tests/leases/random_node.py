@@ -157,11 +157,13 @@ class RandomNode:
         return settled
 
     def _overdue(self) -> list[LeaseRequest]:
+        """An absent client cannot be served: slots are kept for it, and others may take those that it does not need."""
         since_s = self.queue._eligible_s
         return [
             request
             for request in self.queue.waiting.values()
             if self.now_s - since_s.get(request.id, self.now_s) >= self.terms.pass_limit_s
+            and not self.queue.is_absent(request.id)
         ]
 
     def _check_slots(self) -> None:

@@ -1,20 +1,22 @@
 """A lease service with clocks that the test sets, and clients that keep the lines they get."""
 
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
 from gpucommons.leases.protocol import Line
+from gpucommons.leases.service.limits import LeaseHost
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.service import (
     LeaseClient,
     LeaseEnforcement,
     LeaseFacts,
-    LeaseHost,
     LeaseService,
     MpsService,
 )
+from gpucommons.model.process_identity import ProcessKey
 
 
 @dataclass
@@ -50,6 +52,9 @@ class SteppedService:
     enforcement: LeaseEnforcement | None = None
     reports: list[str] = field(default_factory=list)
     mps: MpsService | None = None
+    at_limit: str = "message"
+    signals: list[tuple[ProcessKey, signal.Signals]] = field(default_factory=list)
+    refusal: str = ""
     service: LeaseService = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,8 +69,15 @@ class SteppedService:
             lambda pid: None if pid in self.dead else 77,
             lambda pid, above: (pid, above) in self.descendants,
             self.reports.append,
+            self.send_signal,
         )
-        self.service = LeaseService(self.terms, record, host, enforcement=self.enforcement, mps=self.mps)
+        self.service = LeaseService(
+            self.terms, record, host, enforcement=self.enforcement, mps=self.mps, at_limit=self.at_limit
+        )
+
+    def send_signal(self, process: ProcessKey, number: signal.Signals) -> str:
+        self.signals.append((process, number))
+        return self.refusal
 
     def restart(self) -> None:
         self.service.close()

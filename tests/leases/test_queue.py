@@ -327,6 +327,120 @@ def test_reservations_beyond_the_node_its_time_and_its_limits_are_refused() -> N
     queue.reserve(*BOB, 2, 200.0, 300.0, 0.0)
 
 
+def test_quotas_add_up_the_reservations_of_one_time() -> None:
+    terms = LeaseTerms(quotas=(LeaseQuota("*", gpus=2), LeaseQuota(group="lab", gpus=3)))
+    users = UserFacts({"lab": frozenset({"alice", "bob"})})
+    queue = opened(*map(whole, range(8)), terms=terms, users=users)
+    queue.reserve(*ALICE, 2, 1000.0, 2000.0, 0.0)
+    for from_s, until_s in ((1000.0, 2000.0), (0.0, 1001.0), (1999.0, 5000.0), (1200.0, 1300.0), (0.0, 9000.0)):
+        with pytest.raises(LeaseRefused, match="user alice has 2 of 2 GPUs, reservations of that time included"):
+            queue.reserve(*ALICE, 1, from_s, until_s, 0.0)
+    queue.reserve(*ALICE, 2, 2000.0, 3000.0, 0.0)
+    with pytest.raises(LeaseRefused, match="group lab has 2 of 3 GPUs"):
+        queue.reserve(*BOB, 2, 2500.0, 2600.0, 0.0)
+    queue.reserve(*BOB, 1, 2500.0, 2600.0, 0.0)
+    queue.reserve(*CHEN, 2, 1000.0, 2000.0, 0.0)
+    # Two that follow each other are never held at once.
+    two = opened(*map(whole, range(8)), terms=LeaseTerms(quotas=(LeaseQuota("*", gpus=2),)))
+    two.reserve(*ALICE, 1, 0.0, 1000.0, 0.0)
+    two.reserve(*ALICE, 1, 1000.0, 2000.0, 0.0)
+    two.reserve(*ALICE, 1, 0.0, 2000.0, 0.0)
+
+
+def test_a_reservation_that_is_not_used_counts_against_its_users_quota() -> None:
+    terms = LeaseTerms(quotas=(LeaseQuota("*", gpus=2),))
+    queue = opened(*map(whole, range(4)), terms=terms)
+    queue.reserve(*ALICE, 2, 0.0, 1000.0, 0.0)
+    on_reserved = asked(queue, ALICE)
+    assert granted(queue) == {on_reserved: ("GPU-0",)}
+    rest = asked(queue, ALICE)
+    assert granted(queue) == {rest: ("GPU-1",)}, "its own reserved slot comes first"
+    assert granted_of_quota(queue) == "user alice has 2 of 2 GPUs"
+    # The reserved GPUs are free, but too small: a third GPU would be one more than the quota.
+    small = opened(whole(0, total_bytes=GIB), whole(1, total_bytes=GIB), whole(2), terms=terms)
+    small.reserve(*ALICE, 2, 0.0, 1000.0, 0.0)
+    large = asked(small, ALICE, memory_bytes=80 * GIB)
+    assert granted(small) == {}
+    assert small.waits[large].detail == "user alice has 2 of 2 GPUs"
+    assert granted(small, 1000.0) == {large: ("GPU-2",)}
+
+
+def granted_of_quota(queue: LeaseQueue) -> str:
+    id = asked(queue, ALICE)
+    assert granted(queue) == {}
+    return queue.waits[id].detail
+
+
+def test_a_request_waits_for_its_own_reservation_within_the_quota() -> None:
+    queue = opened(whole(0), whole(1), terms=LeaseTerms(quotas=(LeaseQuota("*", gpus=2),)))
+    early = asked(queue, BOB, gpus=2)
+    granted(queue)
+    queue.reserve(*ALICE, 2, 10.0, 1000.0, 0.0)
+    waits = asked(queue, ALICE, 20.0, gpus=2)
+    assert granted(queue, 20.0) == {}
+    assert queue.waits[waits].cause is WaitCause.BUSY, "it counts the GPUs that it waits for once"
+    queue.end(early, 30.0)
+    assert granted(queue, 30.0) == {waits: ("GPU-0", "GPU-1")}
+
+
+def test_one_waiting_request_keeps_no_more_reservations_than_it_needs() -> None:
+    queue = opened(*map(whole, range(4)), terms=LeaseTerms(no_show_after_s=300.0))
+    others = asked(queue, BOB, gpus=4)
+    granted(queue)
+    first = queue.reserve(*ALICE, 1, 100.0, 5000.0, 0.0)
+    queue.reserve(*ALICE, 2, 101.0, 5000.0, 0.0)
+    queue.reserve(*ALICE, 1, 102.0, 5000.0, 0.0)
+    asked(queue, ALICE, 110.0)
+    assert granted(queue, 110.0) == {}
+    queue.settle(500.0)
+    assert set(queue.reservations) == {first.id}
+    assert others in queue.leases
+
+
+def test_a_request_ages_over_restarts_of_the_agent() -> None:
+    """Four GPUs are never free at once while later requests pass: from `pass_limit_s` on they are kept for it."""
+    slots = tuple(map(whole, range(4)))
+    queue = opened(*slots, terms=LeaseTerms(pass_limit_s=3600.0))
+    now_s, ends, large = 0.0, {}, ""
+    for number in range(4):
+        ends[asked(queue, (10 + number, f"user{number}"))] = 600.0 + 600.0 * number
+    granted(queue)
+    large = asked(queue, ALICE, gpus=4)
+    granted(queue)
+    uid = 20
+    while large in queue.waiting and now_s < 20_000:
+        now_s += 300.0
+        for id in [id for id, end_s in ends.items() if end_s <= now_s]:
+            queue.end(id, now_s)
+            del ends[id]
+        if len(queue.waiting) < 4:
+            uid += 1
+            asked(queue, (uid, f"user{uid}"), now_s, limit_s=2400.0)
+        if now_s % 1500 == 0:
+            queue = LeaseQueue(queue.terms, queue.record(), now_s)
+            queue.update_slots(slots, now_s, UserFacts())
+            for id in (*queue.leases, *queue.waiting):
+                queue.resume(id)
+        for id in granted(queue, now_s):
+            ends[id] = now_s + 2400.0
+    assert now_s <= 3600.0 + 2400.0 + 300.0
+
+
+def test_what_a_request_was_promised_survives_a_restart() -> None:
+    queue = opened(whole(0))
+    asked(queue, ALICE, limit_s=1000.0)
+    granted(queue)
+    waits = asked(queue, BOB)
+    granted(queue, 10.0)
+    record = queue.record()
+    assert (record.eligible_s, record.promised_s) == ({waits: 10.0}, {waits: 1000.0})
+    again = LeaseQueue(queue.terms, record, 500.0)
+    again.update_slots((whole(0),), 500.0, UserFacts())
+    again.resume(waits)
+    again.settle(500.0)
+    assert (again.record().eligible_s, again.record().promised_s) == ({waits: 10.0}, {waits: 1000.0})
+
+
 def test_a_restart_holds_slots_for_60_s_and_places_for_10_s() -> None:
     before = opened(whole(0), whole(1))
     kept, lost = asked(before, ALICE), asked(before, BOB)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gpucommons.cli.run import default_name
 from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone, answer_of
 from running import RunningAgent, command, running_agent
 from waiting import until
@@ -134,6 +135,7 @@ def test_a_command_gets_a_slot_by_uuid_and_its_exit_status_is_kept(lab: Lab) -> 
         (("--max-wait", "soon", "true"), 2, "--max-wait: invalid duration 'soon'"),
         (("--gpus", "0", "true"), 2, "--gpus"),
         ((), 2, "Missing argument 'COMMAND...'"),
+        (("",), 2, "the command is empty"),
         (("no-such-command",), 127, "no-such-command: command not found"),
         (("/etc/passwd",), 126, "/etc/passwd: not executable"),
         (("--gpus", "6", "--no-wait", "true"), 75, "no slot is free now"),
@@ -147,6 +149,51 @@ def test_what_cannot_be_done_fails_with_the_reason(
     assert (found, out) == (status, "")
     assert words in err
     assert err.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("python3", "/home/alice/train.py", "--password=hunter2"), "python3 train.py"),
+        (("/usr/bin/python3", "-u", "train.py", "secret.py"), "python3 train.py"),
+        (("python", "-m", "torch.distributed.run", "--token", "x"), "python -m torch.distributed.run"),
+        (("torchrun", "--nproc", "8", "train.py"), "torchrun train.py"),
+        (("bash", "-c", "TOKEN=x run.sh"), "bash"),
+        (("./fit", "--key", "abc"), "fit"),
+        (("env", "TOKEN=abc", "python", "train.py"), "env train.py"),
+        (("curl", "https://user:password@host/x"), "curl"),
+    ],
+)
+def test_the_default_name_publishes_no_argument(command: tuple[str, ...], name: str) -> None:
+    assert default_name(command) == name
+
+
+def test_a_lease_is_named_by_program_and_script(shared_lab: Lab) -> None:
+    process = shared_lab.start(
+        "run", "--quiet", *SMALL, "sh", "-c", "cat; true --password=hunter2", stdin=subprocess.PIPE
+    )
+    try:
+        until(shared_lab.leases, "it runs")
+        assert [lease["name"] for lease in shared_lab.leases().values()] == ["sh"]
+        named = shared_lab.run_quietly("--name", "my training", *SMALL, "true")
+        assert named[0] == 0
+    finally:
+        process.communicate("", timeout=30)
+
+
+@pytest.mark.long
+def test_a_stopped_command_does_not_keep_its_gpus_beyond_its_limit(shared_lab: Lab) -> None:
+    command = ("sh", "-c", "echo runs; exec sleep 600")
+    process = shared_lab.start("run", "--quiet", "--for", "1s", *SMALL, *command)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "runs\n"
+    process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: not shared_lab.leases(), "the agent ends the lease", 90)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 124, err
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import pytest
 
 from gpucommons.leases.policy.values import LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
+from gpucommons.leases.service.limits import GpuProgram
 from gpucommons.leases.service.record import LeaseRecord
-from gpucommons.leases.service.service import GpuProgram, LeaseEnforcement
+from gpucommons.leases.service.service import LeaseEnforcement
 from gpucommons.model.leases import Lease, MpsReading
 from gpucommons.model.process_identity import ProcessKey
 from leases.random_node import whole

@@ -91,7 +91,11 @@ def _date(text: str, now: datetime) -> datetime:
         raise ValueError(
             f"invalid time {text!r}: use now, 'in 2h', 9:00, 'tomorrow 9:00', 'monday 14:00' or '2026-11-20 9:00'"
         ) from None
-    return found if found.tzinfo else found.astimezone()
+    try:
+        # The first and the last days of the calendar are beyond it in some time zones.
+        return (found if found.tzinfo else found.astimezone()).astimezone(now.tzinfo)
+    except (ValueError, OverflowError):
+        raise ValueError(f"invalid time {text!r}: out of range; use a date of the next weeks") from None
 
 
 # `gpucommons queue`: leases, and the requests that wait.
@@ -139,8 +143,8 @@ def reserve(
 ) -> None:
     """Reserve GPUs: other users get no lease on them that could last beyond the start."""
     try:
-        from_s = parse_when(begin, datetime.now().astimezone()).timestamp()
         for_s = parse_duration(duration)
+        from_s = parse_when(begin, datetime.now().astimezone()).timestamp()
     except ValueError as error:
         raise CommandError(str(error)) from None
     if from_s < time.time() - 60:

@@ -8,11 +8,13 @@ import ctypes
 import errno
 import math
 import os
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
@@ -40,6 +42,10 @@ _POLL_S: Final = 1.0
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 # The kernel sent it, as for Ctrl-C: it went to all processes of the terminal, and the child has it.
 _FROM_KERNEL: Final = 0x80
+# Of signalfd(2): the number of the signal, and its code; and sizes of its structures.
+_SIGNAL_INFO: Final = struct.Struct("I4xi")
+_SIGNAL_INFO_BYTES: Final = 128
+_SIGNAL_SET_BYTES: Final = 128
 _FORWARDED: Final = (
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
@@ -63,6 +69,7 @@ class Child:
         own_pid = os.getpid()
         self._signals = {*_FORWARDED, signal.SIGCHLD}
         self._mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        self._descriptor = _signal_descriptor(libc, self._signals)
 
         def prepare() -> None:
             # If this process is killed, the command gets SIGTERM: its lease is over.
@@ -75,6 +82,7 @@ class Child:
             self._process = subprocess.Popen(command, env=dict(environment), preexec_fn=prepare)
         except OSError:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+            os.close(self._descriptor)
             raise
 
     def wait(self, watch: Callable[[], str | None], limit_s: float | None) -> tuple[int, str | None]:
@@ -95,12 +103,28 @@ class Child:
             elif asked_s is not None and now_s - asked_s >= _GRACE_S:
                 self._process.kill()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
+        os.close(self._descriptor)
         return (status if status >= 0 else 128 - status), reason
 
     def _pass_on_signal(self, timeout_s: float) -> None:
-        found = signal.sigtimedwait(self._signals, timeout_s)
-        if found is not None and found.si_signo != signal.SIGCHLD and found.si_code != _FROM_KERNEL:
-            self._process.send_signal(found.si_signo)
+        """Not with `signal.sigtimedwait`: where it is interrupted by a stop, Python returns a signal of the past."""
+        ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
+        if ready:
+            number, code = _SIGNAL_INFO.unpack_from(os.read(self._descriptor, _SIGNAL_INFO_BYTES))
+            if number != signal.SIGCHLD and code != _FROM_KERNEL:
+                self._process.send_signal(number)
+
+
+def _signal_descriptor(libc: ctypes.CDLL, signals: Iterable[signal.Signals]) -> int:
+    """A descriptor from which these signals can be read: Python has no signalfd."""
+    chosen = ctypes.create_string_buffer(_SIGNAL_SET_BYTES)
+    libc.sigemptyset(chosen)
+    for number in signals:
+        libc.sigaddset(chosen, int(number))
+    descriptor = int(libc.signalfd(-1, chosen, os.O_CLOEXEC | os.O_NONBLOCK))
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return descriptor
 
 
 def status_of_error(error: OSError) -> int:
@@ -133,6 +157,8 @@ def mps_environment(terms: Mapping[str, Any] | None) -> dict[str, str]:
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
 # No slot was free in time: the same command may succeed later.
 NO_SLOT: Final = 75
+# What the name of a script ends with.
+_SCRIPTS: Final = frozenset({".py", ".sh", ".bash", ".ipynb", ".jl", ".js", ".lua", ".m", ".pl", ".r", ".rb"})
 _REPORT_S: Final = 4.0
 _AGENT_START_S: Final = 5.0
 
@@ -160,7 +186,12 @@ def run(
         ),
     ] = None,
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name in the queue. Default: the command.", show_default=False)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Name in the queue and the metrics. Default: the program and its script, without arguments.",
+            show_default=False,
+        ),
     ] = "",
     limit: Annotated[
         str | None,
@@ -182,6 +213,8 @@ def run(
 
     The exit status is that of the command; 75 if no GPU was free in time, 124 after --for.
     """
+    if not command[0]:
+        raise CommandError("the command is empty: name a program, such as gpucommons run python train.py")
     job = _Job(
         command,
         {
@@ -190,7 +223,7 @@ def run(
             "memory_bytes": None if memory is None else _parsed("--memory", parse_memory, memory),
             "share": share,
             "limit_s": None if limit is None else _parsed("--for", parse_duration, limit),
-            "name": printable(name or " ".join(command))[:64],
+            "name": printable(name or default_name(command))[:64],
             "wait": not no_wait,
             "updates": has_live_line(),
             "sm_percent": sm,
@@ -222,6 +255,22 @@ def _connected(paths: list[Path]) -> LeaseConnection:
             if time.monotonic() >= deadline_s:
                 raise
         time.sleep(0.2)
+
+
+def default_name(command: Sequence[str]) -> str:
+    """The program, and the script or module that it runs. Arguments may be secrets, and a name is published."""
+    program, *arguments = command
+    names = [Path(program).name]
+    for number, argument in enumerate(arguments):
+        if argument == "-m" and names[0].startswith("python"):
+            names += ["-m", *arguments[number + 1 : number + 2]]
+            break
+        if Path(argument).suffix.lower() in _SCRIPTS and not argument.startswith("-"):
+            names.append(Path(argument).name)
+            break
+        if argument == "-c":
+            break
+    return " ".join(names)
 
 
 class _Job:

@@ -249,6 +249,13 @@ class LeasesSettings:
         "pause: they are paused until the lease ends, also where scheduler.share_programs is off",
         choices=("report", "pause"),
     )
+    at_limit: str = option(
+        "signal",
+        "what is done about programs that still use the GPUs of a lease a minute after its time limit (run --for). "
+        "message: they are shown; pause: others may lease the GPUs, and the programs are paused meanwhile; signal: "
+        "they get SIGTERM, and SIGKILL after 30 s",
+        choices=("message", "pause", "signal"),
+    )
     mps: str = option(
         "off",
         "run commands that share a GPU (run --share) under NVIDIA's MPS, which enforces --memory and --sm. per_user: "

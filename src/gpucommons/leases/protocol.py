@@ -25,6 +25,8 @@ MAX_LINE_BYTES: Final = 8192
 _MAX_GPUS: Final = 1024
 _MAX_BYTES: Final = 2**60
 _LONGEST_S: Final = 366 * 86_400.0
+# The end of the calendar.
+_LAST_S: Final = 253_402_387_200.0
 _LONGEST_NAME: Final = 64
 _LONGEST_ID: Final = 24
 _TOKEN_LENGTH: Final = 32
@@ -115,7 +117,7 @@ def parse_request(raw: bytes) -> LeaseLine:
     if request == "reserve":
         return ReserveRequest(
             _whole(line, "gpus", 1, _MAX_GPUS),
-            _seconds(line, "from_s", 0.0, 1e11),
+            _seconds(line, "from_s", 0.0, _LAST_S),
             _seconds(line, "for_s", 1.0, _LONGEST_S),
         )
     if request in ("cancel", "unreserve"):

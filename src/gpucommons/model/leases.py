@@ -153,7 +153,9 @@ class LeaseWait:
 class Trespasser(NamedTuple):
     """A process on an exclusively leased slot that belongs neither to the lease's user nor to its command.
 
-    `paused`: it is paused until the lease ends. `spared` is why it is not, where that was to be done.
+    `paused`: it is paused until the lease ends. `spared` is why it is not, or why it was not ended, where that was to
+    be done. `overdue`: it is left from a lease that is over its time limit; `lease_id` is that lease, unless another
+    one has the slot now.
     """
 
     lease_id: str
@@ -164,11 +166,15 @@ class Trespasser(NamedTuple):
     process_name: str
     paused: bool = False
     spared: str = ""
+    overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseCounters:
-    """Counted since the agent started. `lost`: the client went away without ending its lease or its request."""
+    """Counted since the agent started. `lost`: the client went away without ending its lease or its request.
+
+    `expired`: the client did not end its lease at its time limit.
+    """
 
     granted: int = 0
     ended: int = 0
@@ -176,6 +182,7 @@ class LeaseCounters:
     cancelled: int = 0
     refused: int = 0
     no_shows: int = 0
+    expired: int = 0
     waited_s: float = 0.0
 
 

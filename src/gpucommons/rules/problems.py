@@ -321,11 +321,18 @@ def _trespassers(readings: Readings) -> Iterator[Problem]:
     users = {lease.request.id: lease.request.user for lease in readings.leases.leases}
     for each in readings.leases.trespassers:
         slot, user = slots.get(each.slot), each.user or "an unknown user"
+        program = f"{each.process_name} (pid {each.pid})"
         sentence = (
             f"GPU {each.slot} is leased to {users.get(each.lease_id, 'another user')}, and {user} uses it without a "
-            f"lease: {each.process_name} (pid {each.pid})"
+            f"lease: {program}"
         )
-        if each.paused:
+        if each.overdue and each.lease_id not in users:
+            sentence = (
+                f"GPU {each.slot}: lease {each.lease_id} is over its time limit, and {user} still uses it: {program}"
+            )
+            sentence += f"; {each.spared}" if each.spared else ""
+            remedy = "Its user has to end it, or an administrator."
+        elif each.paused:
             sentence += "; it is paused until the lease ends"
             remedy = "It keeps its GPU memory: if the lease needs that, its user has to end it."
         else:

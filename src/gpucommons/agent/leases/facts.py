@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpucommons.agent.sharing.lease_room import memory_of_leases, processes_on, rooms_kept
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
-from gpucommons.leases.service.service import GpuProgram
+from gpucommons.leases.service.limits import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.process_identity import ProcessTable

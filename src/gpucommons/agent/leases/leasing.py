@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,9 +27,10 @@ from gpucommons.faces.documents.report import LedgerUnreadable
 from gpucommons.leases.mps.control import MpsControl
 from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
 from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
+from gpucommons.leases.service.limits import LeaseHost
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
-from gpucommons.leases.service.service import LeaseEnforcement, LeaseFacts, LeaseHost, LeaseService
+from gpucommons.leases.service.service import LeaseEnforcement, LeaseFacts, LeaseService
 from gpucommons.model.leases import LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
@@ -154,7 +156,7 @@ class Leasing:
         server = self._server
         if server is None:
             return
-        facts = self._facts(snapshot)
+        facts = self._facts(snapshot, server.service)
         self._thread.call(lambda: self._update(server.service, facts))
 
     def _update(self, service: LeaseService, facts: LeaseFacts) -> None:
@@ -170,7 +172,7 @@ class Leasing:
         reading = server.service.reading
         return reading if self._shows_own_pids else replace(reading, clients={})
 
-    def _facts(self, snapshot: Snapshot) -> LeaseFacts:
+    def _facts(self, snapshot: Snapshot, service: LeaseService) -> LeaseFacts:
         readings = snapshot.readings
         nvml = snapshot.sources.get("nvml")
         slots = leasable_slots(readings, self._uses)
@@ -186,7 +188,7 @@ class Leasing:
             slots,
             read_s,
             user_facts(readings),
-            gpu_programs(readings) if leases else (),
+            gpu_programs(readings) if leases or service.has_overdue else (),
             self._off_reason(snapshot),
             frozenset(lease.request.id for lease in leases),
             {} if parking is None else parking.expected_rooms,
@@ -251,10 +253,12 @@ class Leasing:
     async def _open(self, access: LeaseAccess) -> None:
         record = LeaseRecord(lease_record(self._scenario), boot_id())
         descends = is_descendant if self._scenario is None else _never
-        host = LeaseHost(time.time, time.monotonic, start_ticks_of, descends, self._request_report)
+        sends = send_signal if self._shows_own_pids else _send_to_none
+        host = LeaseHost(time.time, time.monotonic, start_ticks_of, descends, self._request_report, sends)
         mps = self._mps_supervisor()
         lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps)
-        service = LeaseService(self._terms, record, host, self._scenario, self._enforcement(), lease_mps)
+        at_limit = self._settings.leases.at_limit
+        service = LeaseService(self._terms, record, host, self._scenario, self._enforcement(), lease_mps, at_limit)
         server = LeaseServer(str(self._path), service, access)
         await server.start()
         self._server, self._mps = server, mps
@@ -305,7 +309,7 @@ class Leasing:
                 paused=paused, spared="" if paused else standing.spared.get(each.key, "it was found a moment ago")
             )
 
-        return LeaseEnforcement(report, marked)
+        return LeaseEnforcement(report, marked, overdue_only=self._settings.leases.enforce != "pause")
 
     async def _close(self) -> None:
         server, self._server = self._server, None
@@ -330,6 +334,31 @@ def start_ticks_of(pid: int) -> int | None:
         return None if state_letter(stat) == "Z" else start_ticks(stat)
     except (OSError, ValueError, IndexError):
         return None
+
+
+def send_signal(process: ProcessKey, number: signal.Signals) -> str:
+    """Returns why the signal could not be sent; empty if it was, or if the process has ended."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return ""
+    except OSError as error:
+        return f"it cannot be ended: {error.strerror}"
+    try:
+        # The descriptor keeps the pid from being reused between this check and the signal.
+        if start_ticks_of(process.pid) == process.start_ticks:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return ""
+    except OSError as error:
+        return f"the agent may not end it: {error.strerror}; run the agent as root"
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def _send_to_none(process: ProcessKey, number: signal.Signals) -> str:
+    return "its pid is not one of this machine, or of another namespace"
 
 
 def _never(pid: int, ancestor: int) -> bool:

@@ -116,8 +116,8 @@ def nvml_cadence_s(settings: Settings) -> float:
 
 
 def enforces_leases(settings: Settings) -> bool:
-    """Whether programs on GPUs that are leased to others are paused."""
-    return settings.leases.enforce == "pause" and settings.leases.enabled != "false"
+    """Whether programs on GPUs that are leased to others are paused: all, or those over the limit of their lease."""
+    return "pause" in (settings.leases.enforce, settings.leases.at_limit) and settings.leases.enabled != "false"
 
 
 def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:

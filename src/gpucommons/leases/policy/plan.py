@@ -329,7 +329,33 @@ class _Planner:
         parts = [seat.slot.gpus for seat in chosen]
         if not parts:
             parts = sorted(seat.slot.gpus for seat in self._seats if fits(request, seat.slot))[: request.gpus]
-        return exceeded(self._board.terms.quotas, request.user, sum(parts), self._held_by_name, self._board.users)
+        held = dict(self._held_by_name)
+        for user, reserved in self._reserved_unused(request, chosen).items():
+            held[user] = held.get(user, 0.0) + reserved
+        return exceeded(self._board.terms.quotas, request.user, sum(parts), held, self._board.users)
+
+    def _reserved_unused(self, request: LeaseRequest, chosen: list[_Seat]) -> Mapping[str, float]:
+        """GPUs that each user's reservations keep now, without those that the user's leases and this request use.
+
+        While none is chosen, the request waits for as many of them as it needs.
+        """
+        leased = {(lease.request.uid, uuid) for lease in (*self._board.leases, *self._grants) for uuid in lease.slots}
+        taken = {seat.slot.uuid for seat in chosen}
+        found: dict[str, float] = {}
+        awaited = 0 if chosen else request.gpus
+        for reservation in self._board.reservations:
+            if not reservation.is_active(self._now_s):
+                continue
+            for uuid in reservation.slots:
+                is_own = reservation.uid == request.uid
+                if (reservation.uid, uuid) in leased or (is_own and uuid in taken):
+                    continue
+                if is_own and awaited:
+                    awaited -= 1
+                    continue
+                slot = self._board.slots.get(uuid)
+                found[reservation.user] = found.get(reservation.user, 0.0) + (1.0 if slot is None else slot.gpus)
+        return found
 
     def _grant(self, request: LeaseRequest, chosen: list[_Seat]) -> None:
         lease = Lease(request, tuple(seat.slot.uuid for seat in chosen), sum(s.slot.gpus for s in chosen), self._now_s)

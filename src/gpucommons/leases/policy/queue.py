@@ -4,7 +4,8 @@ It takes events and the time. After each event the caller calls `settle`, which 
 it. Reservations come first: which slots they keep decides what is free.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -70,16 +71,41 @@ def check_room(new: Reservation, others: Iterable[Reservation], slots: Mapping[s
         )
 
 
-def used(
-    reservation: Reservation, leases: Iterable[Lease], waiting: Iterable[LeaseRequest], now_s: float
-) -> Reservation:
-    """With the time of its last use: its owner has a lease on one of its slots, or waits for one."""
-    if not reservation.is_active(now_s):
-        return reservation
-    own = any(lease.request.uid == reservation.uid and set(lease.slots) & set(reservation.slots) for lease in leases)
-    if own or any(request.uid == reservation.uid for request in waiting):
-        return replace(reservation, used_s=now_s)
-    return reservation
+def mark_used(
+    reservations: Iterable[Reservation], leases: Iterable[Lease], waiting: Iterable[LeaseRequest], now_s: float
+) -> list[Reservation]:
+    """With the time of last use: the owner has a lease on one of its slots, or waits for it.
+
+    A waiting request uses as many reserved GPUs as it requests, of the earliest reservations first: one request cannot
+    keep all of its user's reservations.
+    """
+    on_slots = {(lease.request.uid, uuid) for lease in leases for uuid in lease.slots}
+    awaited: Counter[int] = Counter()
+    for request in waiting:
+        awaited[request.uid] += request.gpus
+    found = []
+    for each in sorted(reservations, key=lambda each: (each.from_s, each.id)):
+        if each.is_active(now_s):
+            if any((each.uid, uuid) in on_slots for uuid in each.slots):
+                each = replace(each, used_s=now_s)
+            elif awaited[each.uid] > 0:
+                awaited[each.uid] -= each.gpus
+                each = replace(each, used_s=now_s)
+        found.append(each)
+    return found
+
+
+def _reserved_at_once(
+    reservations: Iterable[Reservation], from_s: float, until_s: float
+) -> Iterator[Mapping[str, float]]:
+    """GPUs reserved by each user, at the start of the period and whenever a reservation begins in it."""
+    known = [each for each in reservations if each.from_s < until_s and from_s < each.until_s]
+    for at_s in {from_s, *(each.from_s for each in known if each.from_s > from_s)}:
+        held: Counter[str] = Counter()
+        for each in known:
+            if each.is_active(at_s):
+                held[each.user] += each.gpus
+        yield held
 
 
 def is_no_show(reservation: Reservation, no_show_after_s: float, now_s: float) -> bool:
@@ -98,22 +124,32 @@ _NOT_ELIGIBLE: Final = (WaitCause.QUOTA, WaitCause.EARLIER)
 
 
 class SettledLeases(NamedTuple):
-    """What `settle` did: new leases, leases and requests of clients that did not come back, unused reservations."""
+    """What `settle` did: new leases, leases and requests of clients that did not come back, unused reservations.
+
+    `aged`: since when a request may be served, or what it was promised, has changed.
+    """
 
     grants: tuple[Lease, ...] = ()
     dropped: tuple[str, ...] = ()
     no_shows: tuple[Reservation, ...] = ()
+    aged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """What survives a restart of the agent."""
+    """What survives a restart of the agent.
+
+    `eligible_s` is since when each request may be served, and `promised_s` the start that was first estimated for it:
+    without them a request would age from the restart on, and later ones could pass it again.
+    """
 
     leases: tuple[Lease, ...] = ()
     waiting: tuple[LeaseRequest, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     ended: tuple[tuple[str, float], ...] = ()
     next_number: int = 1
+    eligible_s: Mapping[str, float] = field(default_factory=dict)
+    promised_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -142,8 +178,8 @@ class LeaseQueue:
         )
         # Slots whose lease ended without a word, and when: they are given again once they were read after that.
         self._settling: dict[str, float] = {}
-        self._eligible_s: dict[str, float] = {}
-        self._promised_s: dict[str, float] = {}
+        self._eligible_s = dict(record.eligible_s)
+        self._promised_s = dict(record.promised_s)
         self._waits: Mapping[str, LeaseWait] = {}
         self._unchecked: set[str] = set()
 
@@ -182,6 +218,8 @@ class LeaseQueue:
             tuple(self._reservations.values()),
             tuple(self._durations.all()),
             self._next_number,
+            dict(self._eligible_s),
+            dict(self._promised_s),
         )
 
     def update_slots(self, slots: Iterable[LeasableSlot], read_s: float, users: UserFacts) -> None:
@@ -275,10 +313,15 @@ class LeaseQueue:
             )
         if sum(each.uid == uid for each in self._reservations.values()) >= _MAX_RESERVATIONS_OF_USER:
             raise LeaseRefused(f"a user may have {_MAX_RESERVATIONS_OF_USER} reservations; remove one first")
-        if (over := exceeded(self.terms.quotas, user, gpus, {}, self._users)) is not None:
-            raise LeaseRefused(f"{gpus} GPUs requested, and {over}; request fewer, or ask the administrator")
+        begin_s = max(from_s, now_s)
+        for held in _reserved_at_once(self._reservations.values(), begin_s, until_s):
+            if (over := exceeded(self.terms.quotas, user, gpus, held, self._users)) is not None:
+                raise LeaseRefused(
+                    f"{gpus} GPUs requested, and {over}, reservations of that time included; request fewer, remove a "
+                    "reservation, or ask the administrator"
+                )
         number, self._next_number = self._next_number, self._next_number + 1
-        new = Reservation(f"r{number}", uid, user, gpus, max(from_s, now_s), until_s)
+        new = Reservation(f"r{number}", uid, user, gpus, begin_s, until_s)
         check_room(new, self._reservations.values(), self._slots)
         self._reservations[new.id] = new
         self._assign()
@@ -307,16 +350,19 @@ class LeaseQueue:
         for lease in plan.grants:
             self._waiting.pop(lease.request.id)
             self._leases[lease.request.id] = lease
+        before = dict(self._eligible_s), dict(self._promised_s)
         self._remember(plan.waits, now_s)
-        return SettledLeases(plan.grants, dropped, no_shows)
+        return SettledLeases(plan.grants, dropped, no_shows, before != (self._eligible_s, self._promised_s))
 
     def _settle_reservations(self, now_s: float) -> tuple[Reservation, ...]:
         self._assign()
-        current = [
-            used(each, self._leases.values(), self._waiting.values(), now_s)
-            for each in self._reservations.values()
-            if now_s < each.until_s
+        left = [each for each in self._reservations.values() if now_s < each.until_s]
+        # A request over its quota waits for its user's own leases, not for a reserved slot.
+        waits = self._waits
+        waiting = [
+            each for id, each in self._waiting.items() if id not in waits or waits[id].cause is not WaitCause.QUOTA
         ]
+        current = mark_used(left, self._leases.values(), waiting, now_s)
         no_shows = tuple(each for each in current if is_no_show(each, self.terms.no_show_after_s, now_s))
         self._reservations = {each.id: each for each in current if each not in no_shows}
         return no_shows

@@ -9,15 +9,18 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpucommons.base.files import replace_state_file
 from gpucommons.leases.policy.queue import QueueRecord
+from gpucommons.leases.service.limits import OverdueLease
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
+from gpucommons.model.process_identity import ProcessKey
 
 _VERSION: Final = 1
+_AGES: Final = ("eligible_s", "promised_s")
 _MAX_BYTES: Final = 8 << 20
 # It has hashes of tokens.
 _MODE: Final = 0o600
@@ -31,6 +34,10 @@ class KnownClient(NamedTuple):
     token_hash: str
     pid: int = 0
     start_ticks: int = 0
+
+    @property
+    def process(self) -> ProcessKey:
+        return ProcessKey(self.pid, self.start_ticks)
 
 
 KnownClients = Mapping[str, KnownClient]
@@ -49,7 +56,7 @@ class LeaseRecord:
         self._boot_id = boot_id
         self.writing = True
 
-    def read(self) -> tuple[QueueRecord, KnownClients]:
+    def read(self) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
         """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
         try:
             with self._path.open("rb") as file:
@@ -58,9 +65,11 @@ class LeaseRecord:
             pass
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             log.warning("leases: the record %s cannot be read: %s; leases start without it", self._path, error)
-        return QueueRecord(), {}
+        return QueueRecord(), {}, ()
 
-    def write(self, queue: QueueRecord, clients: KnownClients, durably: bool = False) -> None:
+    def write(
+        self, queue: QueueRecord, clients: KnownClients, overdue: Iterable[OverdueLease] = (), durably: bool = False
+    ) -> None:
         """`durably` also survives a power failure. A failure is logged once; leases go on without a record."""
         value = {
             "version": _VERSION,
@@ -70,7 +79,10 @@ class LeaseRecord:
             "reservations": [dataclasses.asdict(each) for each in queue.reservations],
             "ended": queue.ended,
             "next_number": queue.next_number,
+            "eligible_s": queue.eligible_s,
+            "promised_s": queue.promised_s,
             "clients": clients,
+            "overdue": [_overdue_value(each) for each in overdue],
         }
         try:
             replace_state_file(self._path, json.dumps(value).encode(), _MODE, durably)
@@ -85,19 +97,39 @@ class LeaseRecord:
         else:
             self.writing = True
 
-    def _parsed(self, value: dict[str, Any]) -> tuple[QueueRecord, KnownClients]:
+    def _parsed(self, value: dict[str, Any]) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
         reservations = tuple(
             Reservation(**{**each, "slots": tuple(each["slots"])}) for each in value.get("reservations", ())
         )
         ended = tuple((str(user), float(seconds)) for user, seconds in value.get("ended", ()))
         number = int(value.get("next_number", 1))
         if value.get("boot_id") != self._boot_id:
-            return QueueRecord((), (), reservations, ended, number), {}
-        leases = tuple(
-            Lease(LeaseRequest(**each["request"]), tuple(each["slots"]), each["gpus"], each["since_s"])
-            for each in value["leases"]
-        )
+            return QueueRecord((), (), reservations, ended, number), {}, ()
+        leases = tuple(map(_lease, value["leases"]))
         waiting = tuple(LeaseRequest(**each) for each in value["waiting"])
-        return QueueRecord(leases, waiting, reservations, ended, number), {
-            id: KnownClient(*each) for id, each in value["clients"].items()
-        }
+        # Release 0.1.0 has no ages and no overdue leases.
+        ages = ({str(id): float(at_s) for id, at_s in value.get(name, {}).items()} for name in _AGES)
+        clients = {id: KnownClient(*each) for id, each in value["clients"].items()}
+        overdue = tuple(map(_overdue, value.get("overdue", ())))
+        return QueueRecord(leases, waiting, reservations, ended, number, *ages), clients, overdue
+
+
+def _lease(value: Mapping[str, Any]) -> Lease:
+    return Lease(LeaseRequest(**value["request"]), tuple(value["slots"]), value["gpus"], value["since_s"])
+
+
+def _overdue_value(each: OverdueLease) -> dict[str, Any]:
+    return {
+        "lease": dataclasses.asdict(each.lease),
+        "client": each.client,
+        "ended_s": each.ended_s,
+        "programs": sorted(each.programs),
+        "looked": each.looked,
+    }
+
+
+def _overdue(value: Mapping[str, Any]) -> OverdueLease:
+    programs = frozenset(ProcessKey(*each) for each in value["programs"])
+    return OverdueLease(
+        _lease(value["lease"]), ProcessKey(*value["client"]), value["ended_s"], programs, value["looked"]
+    )

@@ -10,11 +10,20 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from gpucommons.leases.policy.queue import LeaseQueue
-from gpucommons.leases.policy.values import LeasableSlot, LeaseBusy, LeaseRefused, LeaseTerms, LeaseUnknown, UserFacts
+from gpucommons.leases.policy.values import (
+    LeasableSlot,
+    LeaseBusy,
+    LeaseRefused,
+    LeaseTerms,
+    LeaseUnknown,
+    SlotUse,
+    UserFacts,
+)
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
+from gpucommons.leases.service.limits import GpuProgram, LeaseHost, LeaseLimits, is_over_limit
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
 from gpucommons.model.leases import (
     Lease,
@@ -27,17 +36,6 @@ from gpucommons.model.leases import (
     Trespasser,
 )
 from gpucommons.model.process_identity import ProcessKey
-
-
-class GpuProgram(NamedTuple):
-    """A process on a slot. `names` are the user and the owner that it is attributed to."""
-
-    slot_uuid: str
-    pid: int
-    key: ProcessKey | None
-    uid: int | None
-    names: frozenset[str]
-    process_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +80,15 @@ class LeaseClient:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseHost:
-    """What the service asks the machine: Unix time, a clock that is never set, and processes.
-
-    `start_ticks` is None for a process that does not exist. `request_report` asks for the report of a lease that was
-    billed in full: `deliver_report` gets it.
-    """
-
-    wall: Callable[[], float]
-    monotonic: Callable[[], float]
-    start_ticks: Callable[[int], int | None]
-    is_descendant: Callable[[int, int], bool]
-    request_report: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
 class LeaseEnforcement:
-    """What pauses trespassers. `report` gets all that are known, often; `marked` adds whether one is paused."""
+    """What pauses trespassers. `report` gets those to pause, often; `marked` adds whether one is paused.
+
+    `overdue_only`: only programs of a lease that is over its time limit are paused.
+    """
 
     report: Callable[[Sequence[Trespasser]], None]
     marked: Callable[[Trespasser], Trespasser]
+    overdue_only: bool = False
 
 
 class MpsService(Protocol):
@@ -125,8 +112,9 @@ class LeaseService:
         scenario: str | None = None,
         enforcement: LeaseEnforcement | None = None,
         mps: MpsService | None = None,
+        at_limit: str = "message",
     ) -> None:
-        """Without `mps`, commands that share a GPU run without MPS."""
+        """Without `mps`, commands that share a GPU run without MPS. `at_limit` is the setting."""
         self._record = record
         self._host = host
         self._scenario = scenario
@@ -134,9 +122,10 @@ class LeaseService:
         self._mps = mps
         # Leases under MPS whose clients wait for the daemon, and whether the command may run already.
         self._unserved: dict[str, bool] = {}
-        recorded, known = record.read()
+        recorded, known, overdue = record.read()
         self._queue = LeaseQueue(terms, recorded, host.wall())
         self._known = dict(known)
+        self._limits = LeaseLimits(at_limit, host, overdue)
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
         self._reports: dict[str, LeaseClient] = {}
@@ -153,6 +142,11 @@ class LeaseService:
         self.reading = LeasesReading()
         self._drop_dead()
         self._publish()
+
+    @property
+    def has_overdue(self) -> bool:
+        """Whether programs of a lease that is over its time limit may be left. Read on any thread."""
+        return bool(self._limits.overdue)
 
     def open(self, client: LeaseClient, request: RunRequest) -> str:
         """The id of the lease or request. Raises LeaseRefused."""
@@ -289,7 +283,9 @@ class LeaseService:
         if facts.slots is None:
             self._queue.forget_slots()
         else:
-            self._queue.update_slots(facts.slots, facts.read_s, facts.users)
+            self._is_dirty |= self._limits.update(facts.programs, self._queue.leases, facts.read_s)
+            slots = (self._without_overdue(slot, facts.programs) for slot in facts.slots)
+            self._queue.update_slots(slots, facts.read_s, facts.users)
             self._refuse_impossible()
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
         self._report_trespassers()
@@ -310,13 +306,15 @@ class LeaseService:
         was_set = abs(offset_s - self._offset_s) > _STEP_S
         if was_set:
             self._queue.shift(offset_s - self._offset_s)
+            self._limits.shift(offset_s - self._offset_s)
             self._is_dirty = True
         # A clock that is slewed moves a little all the time.
         self._offset_s = offset_s
         absent = any(map(self._queue.is_absent, (*self._queue.leases, *self._queue.waiting)))
         if absent:
             self._drop_dead()
-        if was_set or absent or self._queue.waiting or self._queue.reservations:
+        expired = self._end_over_limit()
+        if was_set or absent or expired or self._queue.waiting or self._queue.reservations:
             self.settle()
         if self._is_dirty:
             self._write()
@@ -340,7 +338,7 @@ class LeaseService:
         if settled.grants:
             # Written before a client learns of its lease: a lease that a client knows survives a restart.
             self._write()
-        elif settled.dropped or settled.no_shows:
+        elif settled.dropped or settled.no_shows or settled.aged:
             self._is_dirty = True
         for lease in settled.grants:
             waited_s = max(0.0, lease.since_s - lease.request.arrived_s)
@@ -384,6 +382,30 @@ class LeaseService:
             self._counters = replace(self._counters, ended=self._counters.ended + 1)
         self._is_dirty = True
 
+    def _end_over_limit(self) -> bool:
+        """Leases whose clients have not ended them in time."""
+        now_s = self._host.wall()
+        over = [lease for lease in self._queue.leases.values() if is_over_limit(lease, now_s)]
+        for lease in over:
+            id, known = lease.request.id, self._known.get(lease.request.id)
+            log.warning("leases: %s of %s ended: its time limit (--for) is over", id, lease.request.user)
+            client = self._clients.get(id)
+            if client is not None:
+                client.send({"event": "cancelled", "sentence": "ended: its time limit (--for) is over"})
+                self._cancelled[id] = client
+            self._limits.add(lease, ProcessKey(0, 0) if known is None else known.process, now_s)
+            self._counters = replace(self._counters, expired=self._counters.expired + 1)
+            self._end(id, clean=False)
+        return bool(over)
+
+    def _without_overdue(self, slot: LeasableSlot, programs: tuple[GpuProgram, ...]) -> LeasableSlot:
+        """A slot counts as free if all its programs are to be paused for the next lease."""
+        if self._limits.action != "pause" or slot.use is not SlotUse.USED:
+            return slot
+        here = [program for program in programs if program.slot_uuid == slot.uuid]
+        is_free = bool(here) and all(self._limits.lease_of(program.key) is not None for program in here)
+        return replace(slot, use=SlotUse.FREE) if is_free else slot
+
     def _drop_dead(self) -> None:
         """After a restart: a client whose process has ended does not come back."""
         for id in [id for id in (*self._queue.leases, *self._queue.waiting) if self._queue.is_absent(id)]:
@@ -411,7 +433,7 @@ class LeaseService:
         self._end(id, clean=True)
 
     def _write(self, durably: bool = False) -> None:
-        self._record.write(self._queue.record(), self._known, durably)
+        self._record.write(self._queue.record(), self._known, self._limits.overdue, durably)
         self._is_dirty = False
 
     def _granted(self, lease: Lease) -> Line:
@@ -470,7 +492,10 @@ class LeaseService:
         return slots[uuid].name if uuid in slots else uuid
 
     def _find_trespassers(self, programs: tuple[GpuProgram, ...], read_s: float) -> list[Trespasser]:
-        """A program is part of a lease if it runs for the lease's user, or descends from the client's process."""
+        """A program is part of a lease if it runs for the lease's user, or descends from the client's process.
+
+        Without a lease on its slot, only a program of a lease that is over its time limit is a trespasser.
+        """
         by_slot = {
             uuid: lease
             for lease in self._queue.leases.values()
@@ -479,19 +504,26 @@ class LeaseService:
         }
         found = []
         for program in programs:
+            overdue = self._limits.lease_of(program.key)
             lease = by_slot.get(program.slot_uuid)
-            if lease is None or program.uid == lease.request.uid or lease.request.user in program.names:
+            if lease is not None and self._is_part(program, lease):
                 continue
-            known = self._known.get(lease.request.id)
-            if known is not None and known.pid and self._host.is_descendant(program.pid, known.pid):
-                continue
-            slot, user = self._slot_name(program.slot_uuid), min(program.names, default="")
-            found.append(Trespasser(lease.request.id, slot, program.pid, program.key, user, program.process_name))
+            lease = lease or overdue
+            if lease is not None:
+                slot, user = self._slot_name(program.slot_uuid), min(program.names, default="")
+                row = Trespasser(lease.request.id, slot, program.pid, program.key, user, program.process_name)
+                found.append(row._replace(overdue=overdue is not None, spared=self._limits.refusal(program.key)))
         return found
+
+    def _is_part(self, program: GpuProgram, lease: Lease) -> bool:
+        if program.uid == lease.request.uid or lease.request.user in program.names:
+            return True
+        known = self._known.get(lease.request.id)
+        return known is not None and bool(known.pid) and self._host.is_descendant(program.pid, known.pid)
 
     def _forget_trespassers(self) -> None:
         """A lease has ended: its trespassers are not paused any longer, before the next snapshot is there."""
-        left = tuple(each for each in self._trespassers if each.lease_id in self._queue.leases)
+        left = tuple(each for each in self._trespassers if each.lease_id in self._queue.leases or each.overdue)
         if len(left) < len(self._trespassers):
             self._trespassers = left
             self._report_trespassers()
@@ -499,11 +531,21 @@ class LeaseService:
     def _marked_trespassers(self) -> tuple[Trespasser, ...]:
         if self._enforcement is None:
             return self._trespassers
-        return tuple(map(self._enforcement.marked, self._trespassers))
+        paused = {id(each) for each in self._to_pause(self._enforcement)}
+        mark = self._enforcement.marked
+        return tuple(mark(each) if id(each) in paused else each for each in self._trespassers)
 
     def _report_trespassers(self) -> None:
         if self._enforcement is not None:
-            self._enforcement.report(self._trespassers)
+            self._enforcement.report(self._to_pause(self._enforcement))
+
+    def _to_pause(self, enforcement: LeaseEnforcement) -> list[Trespasser]:
+        """Programs are paused for a lease of another user, so not while there is none."""
+        return [
+            each
+            for each in self._trespassers
+            if each.lease_id in self._queue.leases and (each.overdue or not enforcement.overdue_only)
+        ]
 
     def _publish(self) -> None:
         queue = self._queue
@@ -522,11 +564,7 @@ class LeaseService:
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
-            {
-                id: ProcessKey(known.pid, known.start_ticks)
-                for id, known in self._known.items()
-                if id in queue.leases and known.pid
-            },
+            {id: known.process for id, known in self._known.items() if id in queue.leases and known.pid},
             None if self._mps is None else self._mps.reading(),
         )
 

@@ -15,7 +15,11 @@ SLOTS = gauge("gpucommons_leases_slots", "Slots that a user has leased; a shared
 LEASE_WAITING = gauge("gpucommons_leases_waiting", "Requests of a user that wait for a lease.", "user")
 LONGEST = gauge("gpucommons_leases_longest_wait_seconds", "Age of the oldest request that waits for a lease.")
 RESERVATIONS = gauge("gpucommons_leases_reservations", "Reservations of a user, active or to come.", "user")
-TRESPASSERS = gauge("gpucommons_leases_trespassers", "Processes without a lease on an exclusively leased slot.", "slot")
+TRESPASSERS = gauge(
+    "gpucommons_leases_trespassers",
+    "Processes without a lease on an exclusively leased slot, or left from a lease that is over its time limit.",
+    "slot",
+)
 PAUSED = gauge(
     "gpucommons_leases_trespassers_paused",
     "Processes without a lease that are paused until the lease of their slot ends.",
@@ -28,6 +32,9 @@ LOST = counter(
 )
 CANCELLED = counter("gpucommons_leases_cancelled_total", "Leases and requests that were cancelled.")
 REFUSED = counter("gpucommons_leases_refused_total", "Requests for a lease that were refused.")
+EXPIRED = counter(
+    "gpucommons_leases_expired_total", "Leases that the agent ended because their clients did not at their time limit."
+)
 NO_SHOWS = counter("gpucommons_leases_no_shows_total", "Reservations released because they were not used.")
 WAITED = counter("gpucommons_leases_wait_seconds_total", "Time that granted requests waited, in seconds.")
 LEASE_RECORDED = gauge(
@@ -36,7 +43,7 @@ LEASE_RECORDED = gauge(
 
 LEASES_CATALOGUE = (
     *(ENABLED, HELD, SLOTS, LEASE_WAITING, LONGEST, RESERVATIONS, TRESPASSERS, PAUSED),
-    *(GRANTED, ENDED, LOST, CANCELLED, REFUSED, NO_SHOWS, WAITED, LEASE_RECORDED),
+    *(GRANTED, ENDED, LOST, CANCELLED, REFUSED, EXPIRED, NO_SHOWS, WAITED, LEASE_RECORDED),
 )
 
 
@@ -52,6 +59,7 @@ def collect_leases(snapshot: Snapshot) -> Iterator[Family]:
     yield LOST.value(totals.lost)
     yield CANCELLED.value(totals.cancelled)
     yield REFUSED.value(totals.refused)
+    yield EXPIRED.value(totals.expired)
     yield NO_SHOWS.value(totals.no_shows)
     yield WAITED.value(totals.waited_s)
     yield LEASE_RECORDED.value(int(reading.recorded))
