@@ -29,6 +29,7 @@ from gpucommons.cli.top import _feed as top_feed
 from gpucommons.cli.top_feed import AgentFeed, LocalFeed
 from gpucommons.faces.documents import report as report_document
 from gpucommons.faces.documents.resources import RESOURCES
+from gpucommons.simulation import lab_people
 from needs import needs_program
 from running import command, command_process, running_agent
 from testbeds.hosts import Host, host
@@ -38,7 +39,7 @@ from waiting import until
 PROGRAM = "/opt/gpucommons/bin/gpucommons"
 SOCKET = "/run/gpucommons/api.sock"
 # A user of the scenario, and one without rows in it.
-ALICE, CHEN, STRANGER, ROOT = 1001, 1003, 4711, 0
+ALICE, CHEN, STRANGER, ROOT = lab_people.ALICE.uid, lab_people.CHEN.uid, 4711, 0
 # The tests around this one have their sockets elsewhere: here the defaults are in force.
 PLAIN = {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": "", "XDG_RUNTIME_DIR": "", "HOME": "/nowhere"}
 # The name of each document's resource, and the command that prints it.
@@ -148,39 +149,68 @@ def test_json_is_the_document_of_the_agent_as_this_user_sees_it(lab: Host, name:
     assert (shown["hidden"] is None) == (uid == ROOT)
 
 
-def test_rows_are_those_of_the_user(lab: Host) -> None:
-    everything, own, none = (document(lab, "who", "--json", uid=uid)["who"] for uid in (ROOT, ALICE, STRANGER))
-    assert len(everything["processes"]) > len(own["processes"]) > 0
-    assert {row["account"] for row in own["processes"].values()} == {"alice"}
-    assert none["processes"] == {}
-    text = run(lab, "who", uid=STRANGER).stdout
-    assert "alice" not in text
-    assert text.endswith("rows of other owners are hidden: you see your own\n")
+def test_a_user_of_the_machine_sees_who_holds_what(lab: Host) -> None:
+    everything, own, other = (document(lab, "who", "--json", uid=uid)["who"] for uid in (ROOT, ALICE, STRANGER))
+    assert everything["processes"].keys() == own["processes"].keys() == other["processes"].keys()
+    commands = {row["account"]: row["command"] for row in own["processes"].values() if row["command"]}
+    assert set(commands) == {"alice"}, "the command lines of others are hidden"
+    assert all(row["command"] is None for row in other["processes"].values())
+    for name in ("gpus", "who", "allocations"):
+        text = run(lab, name, uid=STRANGER).stdout
+        assert "bob" in text, name
+        assert "hidden" not in text, name
+    held = {row["user"] for row in document(lab, "allocations", "--json", uid=STRANGER)["allocations"]["held"].values()}
+    assert {"alice", "bob", "chen"} <= held
 
 
-def test_allocations_do_not_show_what_is_hidden_as_free(lab: Host) -> None:
-    def names(uid: int) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        for line in run(lab, "allocations", "--format", "csv", uid=uid).stdout.splitlines()[1:]:
-            slot, user, *_ = line.split(",")
-            found.setdefault(slot, set()).add(user)
-        return found
+def test_a_process_in_a_container_sees_no_names(lab: Host) -> None:
+    """Root there has uid 0, as root of the machine has."""
+    entered = ["nsenter", f"--target={lab.pid}", "--net", "--mount", "--root", "--wd"]
+    done = subprocess.run(
+        [*entered, "unshare", "--pid", "--fork", "--mount-proc", PROGRAM, "who", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **PLAIN},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["who"]["processes"] == {}
+    assert set(found["who"]["owners"]) == {"user/others"}
+    assert "does not identify you" in found["hidden"]["sentence"]
 
-    everything, own = names(ROOT), names(ALICE)
-    free = {slot for slot, users in everything.items() if users == {"(free)"}}
-    assert free
-    assert {slot for slot, users in own.items() if users == {"(free)"}} == free
-    assert {user for users in own.values() for user in users} == {"alice", "(free)", "(hidden)"}
+
+def test_what_is_hidden_is_not_shown_as_free(machine: Host, folder: Path) -> None:
+    """Where the administrator hides the names of others."""
+    machine.write("/etc/own.toml", '[privacy]\nshow_owners = "own"\n[web]\nsocket = "unix:/run/own.sock"\n')
+    with agent_on(machine, folder / "own-names.log", "--config", "/etc/own.toml", "--listen", "127.0.0.1:9490"):
+        ask = ("--connect", "/run/own.sock")
+
+        def names(uid: int) -> dict[str, set[str]]:
+            found: dict[str, set[str]] = {}
+            for line in run(machine, "allocations", *ask, "--format", "csv", uid=uid).stdout.splitlines()[1:]:
+                slot, user, *_ = line.split(",")
+                found.setdefault(slot, set()).add(user)
+            return found
+
+        everything, own = names(ROOT), names(ALICE)
+        free = {slot for slot, users in everything.items() if users == {"(free)"}}
+        assert free
+        assert {slot for slot, users in own.items() if users == {"(free)"}} == free
+        assert {user for users in own.values() for user in users} == {"alice", "(free)", "(hidden)"}
+        text = run(machine, "who", *ask, uid=STRANGER).stdout
+        assert "alice" not in text
+        assert text.endswith("rows of other owners are hidden: you see your own\n")
+        assert "hidden" in run(machine, "gpus", *ask, uid=STRANGER).stdout
+        done = run(machine, "who", *ask, "--pid", "4100", uid=STRANGER)
+        assert done.returncode == 1
+        assert "hidden: you see your own" in done.stderr, "it may be on a GPU"
 
 
 def test_report_of_a_normal_user_is_that_of_the_agent(lab: Host) -> None:
     (everything,) = document(lab, "report", "--json")["accounts"].values()
     (own,) = document(lab, "report", "--json", uid=ALICE)["accounts"].values()
-    assert set(own["users"]) == {"alice"} < set(everything["users"])
-    by_job = document(lab, "report", "--by", "gpu", "--json", uid=ALICE)["accounts"]["30d"]
-    assert by_job["total"]["held_gpu_hours"] == pytest.approx(own["total"]["held_gpu_hours"], abs=0.01)
-    assert "free_gpu_hours" not in by_job["total"], "the free time of slots is not alice's"
-    assert document(lab, "report", "--user", "bob", "--json", uid=ALICE)["accounts"] is None
+    assert set(own["users"]) == set(everything["users"]) > {"alice"}
     done = run(lab, "report", "--month", "November", uid=ALICE)
     assert (done.returncode, done.stdout) == (2, "")
     assert "invalid month 'November'" in done.stderr
@@ -215,10 +245,10 @@ def test_me(lab: Host) -> None:
     (accounts,) = document(lab, "report", "--user", "alice", "--json", uid=ALICE)["accounts"].values()
     assert 0 < month["held_gpu_hours"] <= accounts["total"]["held_gpu_hours"]
     text = run(lab, "me", uid=ALICE).stdout
-    assert text.startswith("alice (uid 1001)\nSLOT  WORKLOAD ")
+    assert text.startswith(f"alice (uid {ALICE})\nSLOT  WORKLOAD ")
     assert f"quota: {held:g} of 2 GPU-equivalents held" in text
     quotas = {uid: document(lab, "allocations", "--json", uid=uid)["allocations"]["quotas"] for uid in (ROOT, STRANGER)}
-    assert (set(quotas[ROOT]), quotas[STRANGER]) == ({"alice"}, {})
+    assert set(quotas[ROOT]) == set(quotas[STRANGER]) == {"alice"}
     other = document(lab, "me", "--json", uid=STRANGER)["me"]
     assert (other["user"], other["jobs"], other["clients"], other["quota"]) == ("stranger", {}, {}, None)
     assert run(lab, "me", uid=STRANGER).stdout.splitlines()[1:3] == [
@@ -258,9 +288,6 @@ def test_what_is_not_found_is_status_1(lab: Host) -> None:
     for arguments in (("who", "--pid", "4000000"), ("scheduler", "explain", "nothing")):
         done = run(lab, *arguments)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    done = run(lab, "who", "--pid", "4100", uid=STRANGER)
-    assert done.returncode == 1
-    assert "hidden: you see your own" in done.stderr, "it may be on a GPU"
 
 
 def test_usage_is_status_2_and_an_agent_that_does_not_answer_status_3(lab: Host) -> None:

@@ -25,7 +25,7 @@ def serving(directory: Path, scenario: Scenario, own_uid: int = os.getuid()) -> 
     async def run() -> None:
         service = SteppedService(directory, (whole(0), whole(1))).service
         access = LeaseAccess(
-            Admins(own_uid), lambda uid: f"user{uid}", lambda uid: False, lambda reading, *_: {"n": len(reading.leases)}
+            Admins(own_uid), lambda uid: f"user{uid}", lambda *_: False, lambda reading, *_: {"n": len(reading.leases)}
         )
         path = directory / "leases.sock"
         server = LeaseServer(str(path), service, access)

@@ -11,7 +11,18 @@ import pytest
 
 from demo_node import DemoNode
 from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, PeriodAccounts
-from gpucommons.model.allocations import AllocationReading, SlotsReading, SlotStatus
+from gpucommons.model.allocations import (
+    WHOLE_SHARE,
+    Account,
+    Allocation,
+    AllocationReading,
+    AllocationState,
+    Slot,
+    SlotsReading,
+    SlotState,
+    SlotStatus,
+    WorkloadKind,
+)
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.idle import IdleMessage, IdleReading
 from gpucommons.model.leases import (
@@ -23,6 +34,7 @@ from gpucommons.model.leases import (
     MpsEvent,
     MpsReading,
     Reservation,
+    WaitCause,
 )
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.process_identity import CommandLineReading, ProcessKey, ProcessRow, ProcessTable
@@ -42,6 +54,7 @@ from played import Played, snapshot_of
 
 NODE = DemoNode(gpus=8, processes_a_gpu=4)
 BOB = Viewer(False, 1001, "bob")
+LOCAL_BOB = Viewer(False, 1001, "bob", sees_names=True)
 UNIDENTIFIED = Viewer(False)
 OTHERS = ("alice", "chen", "dana", "emeka", "farah")
 PATHS = (
@@ -94,6 +107,8 @@ def test_every_reading_is_public_filtered_or_hidden() -> None:
     assert names == PUBLIC | FILTERED | HIDDEN
     secrets: Any = {name: _Secret() for name in names - FILTERED}
     seen = seen_by(snapshot_of(Readings(**secrets)), BOB).readings
+    assert {name for name in names if getattr(seen, name) is not None} == PUBLIC
+    seen = seen_by(snapshot_of(Readings(**secrets)), LOCAL_BOB).readings
     assert {name for name in names if getattr(seen, name) is not None} == PUBLIC
 
 
@@ -190,6 +205,72 @@ def test_no_other_name_is_visible() -> None:
     unidentified = all_text(played, UNIDENTIFIED)
     for name in ("bob", *OTHERS):
         assert name not in unidentified
+
+
+def test_a_local_user_sees_names_and_no_arguments() -> None:
+    played = Played(NODE).play(120)
+    text = all_text(played, LOCAL_BOB)
+    for name in ("bob", *OTHERS):
+        assert f'"{name}' in text, name
+    who, everything = (played.get("who", viewer)["who"] for viewer in (LOCAL_BOB, SEES_ALL))
+    assert who["processes"].keys() == everything["processes"].keys()
+    assert who["owners"] == everything["owners"]
+    messages = played.get("messages", LOCAL_BOB)
+    assert {message["user"] for message in messages["messages"].values()} <= {"bob"}
+    assert messages["hidden"] == {"sections": ["messages"], "sentence": "hidden: you see your own"}
+
+
+def test_a_local_user_sees_the_program_of_a_lease_and_not_its_arguments() -> None:
+    def request(uid: int, user: str, name: str) -> LeaseRequest:
+        return LeaseRequest(str(uid), uid, user, uid, 0.0, name=name)
+
+    command = "python3 -u /home/alice/train.py --token SECRET"
+    own, other, chosen = (
+        request(1001, "bob", command),
+        request(1000, "alice", command),
+        request(1002, "chen", "sweep SECRET"),
+    )
+    reading = LeasesReading(
+        leases=(Lease(own, ("a",), 1.0, 0.0), Lease(other, ("b",), 1.0, 0.0)),
+        waiting=((chosen, LeaseWait(1, WaitCause.BUSY)),),
+    )
+    seen = leases_seen_by(reading, LOCAL_BOB)
+    assert [lease.request.name for lease in seen.leases] == [command, "train.py"]
+    assert [(each.user, each.name) for each, _ in seen.waiting] == [("chen", "sweep")]
+    slot = Slot("GPU-a", "GPU-a", "0")
+    held = Allocation(
+        Account("user", "alice", user="alice"),
+        WorkloadKind.LEASE,
+        command,
+        "lease/1",
+        slot,
+        "",
+        WHOLE_SHARE,
+        AllocationState.RUNNING,
+        "lease",
+        True,
+    )
+    status = SlotStatus(slot, 0, "", SlotState.BUSY, holders=(held,))
+    details = {"workload": command, "workload_id": "lease/1", "sentence": command, "slot": "0"}
+    log = EventLogReading((Event(0.0, "allocation.seen", "alice", details=details, id="e"),))
+    everything = Readings(
+        allocations=AllocationReading((), (held,)), slots=SlotsReading((status,)), event_log=log, leases=reading
+    )
+    readings = seen_by(snapshot_of(everything), LOCAL_BOB).readings
+    assert "SECRET" not in repr(replace(readings, leases=None))
+    assert readings.slots is not None
+    assert [each.workload for each in readings.slots.slots[0].holders] == ["train.py"]
+
+
+def test_a_local_user_sees_own_command_lines_only() -> None:
+    attribution = NODE.attribution(0.0)
+    keys = {share.workload.uid: share.key for share in attribution.processes if share.key is not None}
+    lines = CommandLineReading({key: ("python", f"secret-of-{uid}") for uid, key in keys.items()})
+    seen = seen_by(snapshot_of(Readings(attribution=attribution, command_lines=lines)), LOCAL_BOB).readings
+    assert seen.command_lines == CommandLineReading({keys[1001]: ("python", "secret-of-1001")})
+    nobody = Viewer(False, sees_names=True)
+    seen = seen_by(snapshot_of(Readings(attribution=attribution, command_lines=lines)), nobody).readings
+    assert seen.command_lines == CommandLineReading({})
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -336,7 +417,8 @@ def test_an_alert_about_another_owner_is_shown_without_the_owner() -> None:
 @pytest.mark.parametrize(
     ("setting", "unix", "loopback", "uid", "authenticated", "sees_all"),
     [
-        ("auto", False, True, None, False, True),
+        ("auto", False, True, None, False, False),
+        ("auto", False, True, None, True, True),
         ("auto", False, False, None, False, False),
         ("auto", False, False, None, True, True),
         ("auto", True, False, 1001, False, False),
@@ -356,13 +438,34 @@ def test_viewer_of_a_listener(
     viewer = rule.viewer(uid, None, authenticated)
     assert viewer.sees_all is sees_all
     assert viewer.uid == (None if sees_all else uid)
-    assert rule.depends_on_peer or viewer.sees_all
 
 
-def test_metrics_are_closed_to_a_viewer_that_does_not_see_all() -> None:
+def test_a_local_user_is_one_whom_ps_would_show_the_processes_of_others() -> None:
+    def sees_names(rule: Privacy, is_local: bool = True) -> bool:
+        return rule.viewer(1001, "bob", False, is_local).sees_names
+
+    assert sees_names(Privacy("auto", unix=True))
+    assert sees_names(Privacy("auto"))
+    assert not sees_names(Privacy("auto", loopback=False))
+    assert not sees_names(Privacy("own", unix=True))
+    assert not sees_names(Privacy("auto", unix=True, hides_processes=True))
+    assert not sees_names(Privacy("auto", hides_processes=True))
+    assert not sees_names(Privacy("auto", unix=True), is_local=False)
+
+
+def test_root_in_a_container_is_any_process_in_a_container() -> None:
+    for setting in ("auto", "own"):
+        for uid in (0, 777, 1001):
+            rule = Privacy(setting, unix=True, agent_uid=777)
+            assert rule.viewer(uid, "root", False, is_local=False) == Viewer(False), (setting, uid)
+
+
+def test_metrics_are_closed_to_a_viewer_that_sees_no_names() -> None:
     assert SEES_ALL.sees_metrics
     assert not BOB.sees_metrics
     assert Privacy("auto", loopback=False).viewer(None, None, False).sees_metrics, "a scraper on another host"
-    assert not Privacy("auto", unix=True).viewer(1001, "bob", False).sees_metrics
+    assert Privacy("auto", hides_processes=True).viewer(None, None, False).sees_metrics, "a scraper on this host"
+    assert Privacy("auto", unix=True).viewer(1001, "bob", False).sees_metrics
+    assert not Privacy("auto", unix=True).viewer(1001, "bob", False, is_local=False).sees_metrics
     assert not Privacy("own").viewer(None, None, False).sees_metrics
     assert Privacy("own").viewer(None, None, True).sees_metrics

@@ -21,6 +21,8 @@ from scheduler.served import PRIVACY, Scripted, Served, serving
 from scheduler.test_admins import GROUP, Peer, as_peer
 from scheduler.test_peer_budget import request
 
+# Where the administrator hides the names of others.
+OWN = Privacy("own", unix=True, agent_uid=os.getuid())
 ALICE, BOB = Peer(1501, 1501), Peer(1502, 1502)
 
 
@@ -77,8 +79,14 @@ def of_two(served: Served, viewer: Peer) -> Any:
     return seen[0]
 
 
-def test_a_user_sees_their_own_names_and_pseudonyms_of_others() -> None:
+def test_a_user_of_the_machine_sees_the_names_of_all() -> None:
     with served_to() as served:
+        document = of_two(served, BOB)
+    assert {row["name"] for row in document["clients"].values()} == {"ml/alices", "ml/bobs"}
+
+
+def test_a_user_sees_their_own_names_and_pseudonyms_of_others() -> None:
+    with served_to(OWN) as served:
         document = of_two(served, BOB)
     assert "alices" not in json.dumps(document)
     hidden, own = sorted(document["clients"].values(), key=lambda row: row["uid"] or 0)
@@ -147,7 +155,7 @@ def test_one_reply_serves_all_viewers_without_clients(monkeypatch: pytest.Monkey
 
     # However slow the machine is, the reply stays fresh.
     monkeypatch.setattr("gpucommons.scheduler.service.control_socket._STATUS_AGE_S", 600.0)
-    with served_to(document=document) as served:
+    with served_to(OWN, document) as served:
         client = Scripted(served.path).register("roots", "ml").ask().granted()
         for uid in range(2000, 2005):
             assert "roots" not in json.dumps(seen_by(Peer(uid, uid), served))

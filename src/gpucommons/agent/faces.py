@@ -9,6 +9,7 @@ from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.setting_rules import check_ports
 from gpucommons.agent.sharing.rules import metrics_listeners
 from gpucommons.base.address import parse_host_names
+from gpucommons.base.processes import hides_processes
 from gpucommons.config.runtime_directory import AUTO, served_socket
 from gpucommons.config.settings import DcgmSettings, FleetSettings, HistorySettings, Settings
 from gpucommons.faces.dialects.all import DIALECTS, dialects
@@ -62,6 +63,7 @@ def web_server(settings: Settings, exposition: Exposition, api: Api) -> WebServe
         limits=ConnectionLimits(connections=web.max_connections, unread_bytes=web.max_unread_mb * 1_000_000),
         api=api,
         show_owners=settings.privacy.show_owners,
+        hides_processes=hides_processes(Path(settings.path.procfs)),
         snapshot_stale_after_s=max(10.0, 5 * settings.sampling.interval_s),
     )
 

@@ -1,4 +1,5 @@
-"""Processes in /proc: the line that identifies one, the boot that its pid belongs to, the owner of a port.
+"""Processes in /proc: the line that identifies one, the boot that its pid belongs to, the owner of a port,
+and whether users see each other's processes.
 
 A process is its pid and its start time, within one boot.
 """
@@ -118,3 +119,36 @@ def _listdir(path: Path) -> list[str]:
         return os.listdir(path)
     except OSError:
         return []
+
+
+# Whether users see each other's processes.
+
+_HIDEPID: Final = "hidepid="
+_SHOWN: Final = ("0", "off")
+
+
+def hides_processes(procfs: Path) -> bool:
+    """Whether procfs is mounted with hidepid: `ps` then shows each user only the user's own processes.
+
+    The mounts of pid 1 are those of the machine, also for an agent in a container. Only root may read them; another
+    user sees the mounts of this process.
+    """
+    for mounts, mount_point in ((procfs / "1/mountinfo", "/proc"), (Path("/proc/self/mountinfo"), str(procfs))):
+        try:
+            text = mounts.read_text(errors="replace")
+        except OSError:
+            continue
+        return _hidepid_of(text, mount_point) not in (None, *_SHOWN)
+    return False
+
+
+def _hidepid_of(mountinfo: str, mount_point: str) -> str | None:
+    """Its value for the last procfs at this place; None where it is not set."""
+    found = None
+    for line in mountinfo.splitlines():
+        mount, _, filesystem = line.partition(" - ")
+        fields, kind = mount.split(), filesystem.split()
+        if len(fields) > 4 and fields[4] == mount_point and len(kind) > 2 and kind[0] == "proc":
+            options = kind[2].split(",")
+            found = next((each.removeprefix(_HIDEPID) for each in options if each.startswith(_HIDEPID)), None)
+    return found

@@ -371,9 +371,10 @@ class ListenersSettings:
 class PrivacySettings:
     show_owners: str = option(
         "auto",
-        "names that a viewer sees. all: every owner's; own: only the viewer's own, and no metrics, "
+        "names that a viewer sees. all: everything of every owner; own: only the viewer's own, and no metrics, "
         "unless the viewer is root, the agent's user or has a password; "
-        "auto: all on loopback, own elsewhere, metrics open on TCP (table in docs/web.md)",
+        "auto: on loopback and the Unix socket what ps and nvidia-smi show to every user, none elsewhere, metrics open "
+        "on TCP (table in docs/web.md)",
         choices=("auto", "all", "own"),
     )
 

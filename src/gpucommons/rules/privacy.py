@@ -1,8 +1,17 @@
 """What a viewer may see. Pure.
 
-One `Privacy` per listener turns a peer into a `Viewer`; routes read only the viewer. `seen_by` builds the viewer's
-snapshot from the readings that are named in it: every other reading is hidden. docs/web.md has the table. The use of
-other owners stays in the sums, folded into one owner without a name per GPU, so that the node still adds up.
+One `Privacy` per listener turns a peer into a `Viewer`; routes read only the viewer. There are three kinds:
+
+- one that sees all: root, the agent's user, an administrator with a password;
+- a local user, who sees of other users what `ps` and `nvidia-smi` show to every user of the machine: names, pids,
+  names of programs and their GPU use, now and in the accounts; not command lines, environments, arguments of jobs or
+  messages;
+- any other viewer: a process in a container, a peer off loopback, a user where `ps` hides the processes of others
+  (hidepid) or the administrator does (`show_owners = "own"`). It sees its own rows, if it is identified, and the use of
+  other owners folded into one owner without a name per GPU, so that the node still adds up.
+
+`seen_by` builds the viewer's snapshot from the readings that are named in it: every other reading is hidden.
+docs/web.md has the table.
 """
 
 import hashlib
@@ -13,7 +22,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerState, PeriodAccounts
-from gpucommons.model.allocations import AllocationReading, SlotsReading, SlotStatus
+from gpucommons.model.allocations import Allocation, AllocationReading, SlotsReading, SlotStatus, WorkloadKind
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.idle import IdleReading
@@ -30,6 +39,7 @@ from gpucommons.model.sharing import (
     Turn,
 )
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.rules.identities import short_command
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
 _NAMELESS_LABELS = frozenset({"alertname", "severity", "gpu", "gpu_slot", "uuid", "UUID", "instance", "job", "node"})
@@ -38,43 +48,70 @@ _KEY = secrets.token_bytes(16)
 
 
 class Viewer(NamedTuple):
-    """Without `sees_all`, only the rows of `uid` and `user` are visible, and none where they are None.
+    """Without `sees_all` and `sees_names`, only the rows of `uid` and `user` are visible, and none where they are None.
 
-    Metrics name owners, so a viewer that does not see all of them gets metrics only with `metrics_open`.
+    `sees_names`: a local user. Metrics name owners, so a viewer that sees no names gets metrics only with
+    `metrics_open`.
     """
 
     sees_all: bool = True
     uid: int | None = None
     user: str | None = None
     metrics_open: bool = False
+    sees_names: bool = False
 
     @property
     def sees_metrics(self) -> bool:
-        return self.sees_all or self.metrics_open
+        return self.sees_accounts or self.metrics_open
+
+    @property
+    def sees_accounts(self) -> bool:
+        """Whether it sees the GPU use of every owner, now and in the past."""
+        return self.sees_all or self.sees_names
 
 
 SEES_ALL = Viewer()
 
 
 class Privacy(NamedTuple):
-    """The rule of one listener, main or drop-in. `show_owners` is the setting: auto, all or own."""
+    """The rule of one listener, main or drop-in. `show_owners` is the setting: auto, all or own.
+
+    `hides_processes`: procfs is mounted with hidepid, so that users do not see each other's processes.
+    """
 
     show_owners: str = "auto"
     unix: bool = False
     loopback: bool = True
     agent_uid: int = 0
+    hides_processes: bool = False
 
     @property
-    def depends_on_peer(self) -> bool:
-        """Whether two peers of this listener may see different things."""
-        return self.show_owners == "own" or (self.show_owners == "auto" and (self.unix or not self.loopback))
+    def identifies_peers(self) -> bool:
+        """Whether it matters which user or process a peer is."""
+        return self.unix and self.show_owners != "all"
 
-    def viewer(self, peer_uid: int | None, user: str | None, authenticated: bool) -> Viewer:
-        """A peer sees all if it is root or the agent's user (Unix socket), or gave a password (TCP)."""
-        if not self.depends_on_peer or authenticated or peer_uid in (0, self.agent_uid):
+    def viewer(self, peer_uid: int | None, user: str | None, authenticated: bool, is_local: bool = True) -> Viewer:
+        """A peer sees all if it is root or the agent's user (Unix socket), or gave a password (TCP).
+
+        `is_local`: it is in the user and pid namespace of the agent. A process in a container is not, and may have any
+        uid there, so that its uid counts for nothing.
+        """
+        if self.show_owners == "all" or authenticated:
+            return SEES_ALL
+        if self.unix and not is_local:
+            return Viewer(False)
+        if self.unix and peer_uid in (0, self.agent_uid):
             return SEES_ALL
         # A scraper over TCP cannot be identified: with auto the address of the listener is what limits access.
-        return Viewer(False, peer_uid, user, metrics_open=self.show_owners == "auto" and not self.unix)
+        metrics_open = self.show_owners == "auto" and not self.unix
+        is_near = self.unix or self.loopback
+        return Viewer(
+            False,
+            peer_uid,
+            user,
+            metrics_open,
+            sees_names=self.show_owners == "auto" and is_near and not self.hides_processes,
+        )
 
 
 class Hidden(NamedTuple):
@@ -96,6 +133,9 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
     """None where nothing is hidden. A section without a reading is missing, not hidden."""
     if viewer.sees_all:
         return None
+    sentence = _UNIDENTIFIED if viewer.uid is None else _OWN_ONLY
+    if viewer.sees_names:
+        return Hidden(() if snapshot.readings.idle is None else ("messages",), sentence)
     now = snapshot.readings
     readings = (
         now.attribution,
@@ -109,13 +149,15 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
         now.alerts,
     )
     known = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
-    return Hidden(tuple(known), _UNIDENTIFIED if viewer.uid is None else _OWN_ONLY)
+    return Hidden(tuple(known), sentence)
 
 
 def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
     """An allow-list: a reading that is not named here is hidden from a viewer that does not see all."""
     if viewer.sees_all:
         return snapshot
+    if viewer.sees_names:
+        return replace(snapshot, readings=_with_names(snapshot.readings, viewer))
     readings = snapshot.readings
     own = _own_keys(readings.attribution, viewer)
     return replace(
@@ -142,13 +184,90 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
     )
 
 
+def _with_names(readings: Readings, viewer: Viewer) -> Readings:
+    """What a local user sees: the rows of all users, without what `ps` would need their rights for."""
+    shares = readings.attribution.processes if readings.attribution else ()
+    on_gpus = frozenset(share.key for share in shares if share.key is not None)
+    own = _own_keys(readings.attribution, viewer)
+    lines = readings.command_lines
+    return Readings(
+        cpu=readings.cpu,
+        memory=readings.memory,
+        pressure=readings.pressure,
+        gpus=readings.gpus,
+        agent=readings.agent,
+        attribution=readings.attribution,
+        allocations=None if readings.allocations is None else _named_allocations(readings.allocations, viewer),
+        slots=None if readings.slots is None else _named_slots(readings.slots, viewer),
+        ledger=readings.ledger,
+        sharing=readings.sharing,
+        leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
+        idle=None if readings.idle is None else _named_idle(readings.idle, viewer),
+        accounts=readings.accounts,
+        event_log=None if readings.event_log is None else _named_events(readings.event_log, viewer),
+        alerts=readings.alerts,
+        processes=None if readings.processes is None else _processes(readings.processes, on_gpus),
+        command_lines=None if lines is None else _command_lines(lines, own),
+    )
+
+
+def _named_allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReading:
+    return replace(reading, allocations=tuple(_named_allocation(each, viewer) for each in reading.allocations))
+
+
+def _named_slots(reading: SlotsReading, viewer: Viewer) -> SlotsReading:
+    return SlotsReading(
+        tuple(
+            replace(status, holders=tuple(_named_allocation(each, viewer) for each in status.holders))
+            for status in reading.slots
+        )
+    )
+
+
+def _named_allocation(allocation: Allocation, viewer: Viewer) -> Allocation:
+    """The workload of a lease has the name that the lease has, by default its command line."""
+    if allocation.kind is not WorkloadKind.LEASE or allocation.account.user == viewer.user:
+        return allocation
+    return replace(allocation, workload=_program_of(allocation.workload))
+
+
+def _program_of(name: str) -> str:
+    """The program that a lease's name begins with: it is a command line, unless its user chose another one."""
+    return short_command(name.split(), name)
+
+
+def _named_idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
+    """The viewer's own messages. The detail of a channel may name the address of another user."""
+    own = tuple(each for each in reading.messages if viewer.user is not None and each.user == viewer.user)
+    channels = tuple(replace(channel, detail="") for channel in reading.channels)
+    return replace(reading, messages=own, channels=channels, events=())
+
+
+def _named_events(log: EventLogReading, viewer: Viewer) -> EventLogReading:
+    return EventLogReading(
+        tuple(event if event.user and event.user == viewer.user else _named_event(event) for event in log.events)
+    )
+
+
+def _named_event(event: Event) -> Event:
+    """Without the name of a lease, and without a sentence that may repeat it."""
+    if not str(event.details.get("workload_id", "")).startswith("lease/"):
+        return event
+    details = {name: value for name, value in event.details.items() if name != "sentence"}
+    return replace(event, details={**details, "workload": _program_of(str(event.details.get("workload", "")))})
+
+
 def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
     """The holders of slots on all nodes. A user has the same name on every node of a fleet."""
-    return None if viewer.sees_all else Hidden(("slots",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
+    if viewer.sees_accounts:
+        return None
+    return Hidden(("slots",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
 
 
 def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
-    return view if viewer.sees_all else replace(view, slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
+    if viewer.sees_accounts:
+        return view
+    return replace(view, slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
 
 
 def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
@@ -157,14 +276,14 @@ def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
 
 
 def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
-    if viewer.sees_all:
+    if viewer.sees_accounts:
         return timeline
     return {uuid: tuple(_turn(turn, viewer) for turn in turns) for uuid, turns in timeline.items()}
 
 
 def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
     """Clients and parked programs of other users have pseudonyms; their programs that are left alone are not shown."""
-    if viewer.sees_all:
+    if viewer.sees_accounts:
         return sharing
     clients = tuple(_client(client, viewer) for client in sharing.clients)
     names = {real.client_id: shown.client_id for real, shown in zip(sharing.clients, clients, strict=True)}
@@ -196,9 +315,19 @@ def _parked(one: ParkedReading, viewer: Viewer) -> ParkedReading:
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
-    """Those of other users are shown without user and name, and of the trespassers on their slots only one's own."""
+    """Those of other users are shown without user and name, and of the trespassers on their slots only one's own.
+
+    A local user sees the users, and of a name the program.
+    """
     if viewer.sees_all:
         return reading
+    if viewer.sees_names:
+        return replace(
+            reading,
+            leases=tuple(replace(lease, request=_named_request(lease.request, viewer)) for lease in reading.leases),
+            waiting=tuple((_named_request(request, viewer), wait) for request, wait in reading.waiting),
+            mps=None if reading.mps is None else _mps(reading.mps, viewer),
+        )
     own = {lease.request.id for lease in reading.leases if lease.request.uid == viewer.uid}
     return replace(
         reading,
@@ -219,6 +348,10 @@ def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
         daemons=tuple(daemon for daemon in reading.daemons if daemon.user in ("", viewer.user)),
         events=tuple(event for event in reading.events if event.user and event.user == viewer.user),
     )
+
+
+def _named_request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
+    return request if request.uid == viewer.uid else replace(request, name=_program_of(request.name))
 
 
 def _request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:

@@ -1,5 +1,6 @@
 """The users of scenario lab: six users in two groups, their batch jobs, and the commands that they run with leases."""
 
+import pwd
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -20,15 +21,17 @@ class Person(NamedTuple):
     sessions: int
 
 
-ALICE = Person("alice", 1001, "vision", 9.0, 96.0, 2)
-BOB = Person("bob", 1002, "vision", 4.5, 52.0, 1)
-CHEN = Person("chen", 1003, "vision", 2.2, 24.0, 3)
-DANA = Person("dana", 1004, "students", 1.4, 18.0, 1)
-EMEKA = Person("emeka", 1005, "students", 0.2, 14.0, 0)
-FARAH = Person("farah", 1006, "students", 3.3, 21.0, 2)
+# Simulated users have uids that no tool assigns, so that none is a user of this machine who tries the lab.
+FIRST_UID: Final = 2_000_000_000
+ALICE = Person("alice", FIRST_UID + 1, "vision", 9.0, 96.0, 2)
+BOB = Person("bob", FIRST_UID + 2, "vision", 4.5, 52.0, 1)
+CHEN = Person("chen", FIRST_UID + 3, "vision", 2.2, 24.0, 3)
+DANA = Person("dana", FIRST_UID + 4, "students", 1.4, 18.0, 1)
+EMEKA = Person("emeka", FIRST_UID + 5, "students", 0.2, 14.0, 0)
+FARAH = Person("farah", FIRST_UID + 6, "students", 3.3, 21.0, 2)
 
 PEOPLE = (ALICE, BOB, CHEN, DANA, EMEKA, FARAH)
-OLLAMA_UID = 990
+OLLAMA_UID = FIRST_UID + 990
 NAMES: Mapping[int, str] = {0: "root", OLLAMA_UID: "ollama", **{person.uid: person.name for person in PEOPLE}}
 GROUP_OF: Mapping[str, str] = {person.name: person.group for person in PEOPLE}
 MEMBERS: Mapping[str, frozenset[str]] = {
@@ -37,12 +40,23 @@ MEMBERS: Mapping[str, frozenset[str]] = {
 
 
 class LabNames:
-    """User names by uid, always known."""
+    """User names by uid: those of the lab, and those of the users of this machine who run commands in it."""
 
-    known: Mapping[int, str] = NAMES
+    def __init__(self) -> None:
+        self.known: Mapping[int, str] = NAMES
 
     def see(self, uids: Iterable[int]) -> Mapping[int, str]:
+        for uid in uids:
+            if uid not in self.known:
+                self.known = {**self.known, uid: _name_here(uid)}
         return self.known
+
+
+def _name_here(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 class LabUsers:

@@ -16,6 +16,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
+from gpucommons.simulation import lab_people
 from testbeds.hosts import Host, ask, host, join
 from waiting import until
 
@@ -23,7 +24,7 @@ DOC = Path(__file__).resolve().parents[3] / "docs" / "web.md"
 HEADER = "| listener | `show_owners` | password |"
 LISTENERS, SETTINGS, PASSWORDS = ("loopback", "off loopback", "Unix socket"), ("auto", "all", "own"), ("no", "yes")
 # A user of the scenario, and one without rows in it.
-ALICE, STRANGER, ROOT = 1001, 4711, 0
+ALICE, STRANGER, ROOT = lab_people.ALICE.uid, 4711, 0
 CREDENTIALS = ("prometheus", "correct horse")
 AGENT = "10.77.0.1"
 MANY_AGENTS = Path(__file__).resolve().parents[2] / "many_agents.py"
@@ -170,13 +171,20 @@ def test_an_entry_of_the_table(site: Site, entry: Entry) -> None:
         _refused(listener)
         _refused(partial(listener, password=(CREDENTIALS[0], "wrong")))
         sees(partial(listener, password=CREDENTIALS), "everything")
-    elif entry.word == "by user":
+    elif entry.word in ("by user", "as ps"):
         assert unix
         sees(partial(listener, uid=ROOT), "everything")
-        sees(partial(listener, uid=ALICE), "own")
-        sees(partial(listener, uid=STRANGER), "nothing")
+        as_ps = entry.word == "as ps"
+        sees(partial(listener, uid=ALICE), "names" if as_ps else "own")
+        sees(partial(listener, uid=STRANGER), "names" if as_ps else "nothing")
     else:
-        what = {"open": "everything", "all names": "everything", "closed": "nothing", "no names": "nothing"}
+        what = {
+            "open": "everything",
+            "all names": "everything",
+            "names": "names",
+            "closed": "nothing",
+            "no names": "nothing",
+        }
         for uid in (ALICE, STRANGER) if unix else (None,):
             sees(listener if uid is None else partial(listener, uid=uid), what[entry.word])
 
@@ -197,9 +205,10 @@ def _refused(get: Get) -> None:
 
 def _metrics(get: Get, sees: str) -> None:
     status, body = get("/metrics")
-    assert status == (200 if sees == "everything" else 403)
+    is_open = sees in ("everything", "names")
+    assert status == (200 if is_open else 403)
     # Of the three dialects that the drop-ins serve, each names a user or a pod.
-    assert ('alice"' in body or 'pod="' in body) is (sees == "everything")
+    assert ('alice"' in body or 'pod="' in body) is is_open
 
 
 def _page_and_api(get: Get, sees: str) -> None:
@@ -208,8 +217,14 @@ def _page_and_api(get: Get, sees: str) -> None:
     assert status == 200
     who = json.loads(body)["who"]
     users = {process["uid"] for process in who["processes"].values()}
-    if sees == "everything":
-        assert {ALICE, 1002, 1003} <= users
+    if sees in ("everything", "names"):
+        assert {ALICE, lab_people.BOB.uid, lab_people.CHEN.uid} <= users
+        # Command lines are shown to those that see all, and to the user whose process it is.
+        commands = {process["uid"] for process in who["processes"].values() if process["command"] is not None}
+        if sees == "names":
+            assert commands <= {ALICE}
+        else:
+            assert lab_people.BOB.uid in commands
     else:
         assert users == ({ALICE} if sees == "own" else set())
         named = who["owners"].keys() - {"user/others"}

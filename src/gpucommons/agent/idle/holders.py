@@ -21,9 +21,8 @@ from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import IDLE_LABEL, PodReading, all_containers
 from gpucommons.owners.slot_states import shortest_idle_s
-from gpucommons.rules.identities import account_name
+from gpucommons.rules.identities import account_name, short_command
 from gpucommons.rules.placement import says_no
-from gpucommons.scheduler.programs.jobs import short_command
 
 # The holders of slots as the escalation sees them: containers, pods, jobs, leases, a user's programs on a GPU. Pure.
 

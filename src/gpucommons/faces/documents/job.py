@@ -70,9 +70,9 @@ def read(given: Mapping[str, Value]) -> str:
 
 
 async def document(view: View, viewer: Viewer, id: str, ledger: ReadJob) -> Json:
-    """Null where there is no such job, or it is another user's and the viewer does not see all."""
+    """Null where there is no such job, or it is another user's and the viewer sees no other names."""
     found = None
-    if viewer.sees_all:
+    if viewer.sees_accounts:
         found = await ledger(JobQuery(id))
     elif viewer.user is not None:
         found = await ledger(JobQuery(id, viewer.user))

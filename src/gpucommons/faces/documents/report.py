@@ -59,7 +59,7 @@ def read(given: Mapping[str, Value], now_s: float) -> ReportQuery:
 async def document(view: View, viewer: Viewer, query: ReportQuery, ledger: ReadLedger) -> Json:
     """A viewer that does not see all gets what is billed to them; null where the viewer has no name."""
     found: Json = None
-    if viewer.sees_all:
+    if viewer.sees_accounts:
         found = report(query, await ledger(query))
     elif viewer.user is not None and query.user in (None, viewer.user):
         found = report(query, await ledger(replace(query, user=viewer.user)))

@@ -52,13 +52,14 @@ log = logging.getLogger(__name__)
 class LeaseAccess:
     """How the server names users and decides what they may do and see. `user_name` may look in a file.
 
-    `document` makes the answer to `queue` for the viewer with this uid and name.
+    `sees_names` gets a uid and whether its process is local, not in a container. `document` makes the answer to `queue`
+    for the viewer with this uid and name.
     """
 
     admins: Admins
     user_name: Callable[[int], str]
-    sees_all: Callable[[int], bool]
-    document: Callable[[LeasesReading, int, str], object]
+    sees_names: Callable[[int, bool], bool]
+    document: Callable[[LeasesReading, int, str, bool], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class _Peer:
     start_ticks: int
     user: str
     is_admin: bool
+    is_local: bool
     accounts: tuple[PeerAccount, ...]
 
 
@@ -140,6 +142,7 @@ class LeaseServer:
             0 if process is None else process.start_ticks,
             self._access.user_name(credentials.uid),
             self._access.admins.include(credentials, peer_groups(peer), seen.is_local),
+            seen.is_local,
             accounts_of(credentials.uid, seen),
         )
 
@@ -173,7 +176,7 @@ class LeaseServer:
             peer.user,
             peer.pid,
             peer.start_ticks,
-            peer.is_admin or self._access.sees_all(peer.uid),
+            peer.is_admin or self._access.sees_names(peer.uid, peer.is_local),
             lambda line: _send(writer, line),
             request.updates,
         )
@@ -194,7 +197,7 @@ class LeaseServer:
 
     def _answer(self, peer: _Peer, request: LeaseLine) -> object:
         if isinstance(request, QueueRequest):
-            return self._access.document(self.service.reading, peer.uid, peer.user)
+            return self._access.document(self.service.reading, peer.uid, peer.user, peer.is_local)
         if isinstance(request, ReserveRequest):
             made = self.service.reserve(peer.uid, peer.user, request)
             slots = [self.service.reading.slots.get(uuid, uuid) for uuid in made.slots]

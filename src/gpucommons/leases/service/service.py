@@ -73,7 +73,7 @@ class LeaseClient:
     user: str
     pid: int
     start_ticks: int
-    sees_all: bool
+    sees_names: bool
     send: Callable[[Line], None]
     updates: bool = False
     shown: Line | None = None
@@ -473,7 +473,7 @@ class LeaseService:
         holders = [
             {
                 "slots": ",".join(self._slot_name(uuid) for uuid in lease.slots),
-                "user": lease.request.user if client.sees_all or lease.request.uid == client.uid else OTHERS,
+                "user": lease.request.user if client.sees_names or lease.request.uid == client.uid else OTHERS,
                 "for_s": max(0.0, now_s - lease.since_s),
             }
             for lease in list(self._queue.leases.values())[:_HOLDERS_SHOWN]

@@ -176,7 +176,7 @@ class ControlSocket:
         """Admins see all. A uid of a container does not name a user of this node: such a peer sees no names."""
         if self._server.includes_admin(peer, local):
             return SEES_ALL
-        return self._privacy.viewer(peer_credentials(peer).uid if local else None, None, False)
+        return self._privacy.viewer(peer_credentials(peer).uid, None, False, local)
 
     async def _status_reply(self, viewer: Viewer) -> bytes:
         """One reply is made at a time; all requests of the same kind of viewer that came before it was begun get it."""
@@ -185,8 +185,9 @@ class ControlSocket:
             status = self._status
             if status is None or status.generation < needed or monotonic() - status.begun_s > _STATUS_AGE_S:
                 self._status = status = await self._read_status()
-            if not viewer.sees_all and viewer.uid not in status.users:
-                viewer = Viewer(sees_all=False)
+            if not viewer.sees_all and (viewer.sees_names or viewer.uid not in status.users):
+                # The names that a local user sees are the same for all.
+                viewer = Viewer(False, sees_names=viewer.sees_names)
             text = status.texts.get(viewer)
             if text is None:
                 text = status.texts[viewer] = await self._make_text(status.reading, viewer)

@@ -12,11 +12,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gpucommons.faces.web.access.control import AccessControl, HostNames
 from gpucommons.faces.web.access.reload import WebConfigSettings
 from gpucommons.faces.web.http.connections import ConnectionGuard, Connections, guard_of
-from gpucommons.faces.web.http.listeners import Peers
+from gpucommons.faces.web.http.listeners import Peer, Peers
 from gpucommons.faces.web.routes.request import SECURITY_HEADERS, Request, Response, text
 from gpucommons.faces.web.routes.table import App
 from gpucommons.model.snapshot import NO_SCRAPES, ScrapeReading
-from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer
+from gpucommons.rules.privacy import Privacy, Viewer
 
 # aiohttp's HTTP protocol, except that a malformed request leaves nothing to the garbage collector.
 
@@ -204,10 +204,10 @@ class Dispatcher:
             return _INTERNAL_ERROR
 
     async def _viewer(self, http_request: web.BaseRequest) -> Viewer:
-        if not self._privacy.depends_on_peer:
-            return SEES_ALL
-        uid, user = await self._peers.of(http_request.transport)
-        return self._privacy.viewer(uid, user, authenticated=bool(self._settings().users) and not self._privacy.unix)
+        privacy = self._privacy
+        peer = await self._peers.of(http_request.transport) if privacy.identifies_peers else Peer()
+        authenticated = bool(self._settings().users) and not privacy.unix
+        return privacy.viewer(peer.uid, peer.user, authenticated, peer.is_local)
 
 
 async def _send_stream(

@@ -9,9 +9,10 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from gpucommons.base.address import Address, UnixAddress
+from gpucommons.base.peers import is_local
 from gpucommons.base.processes import port_owner
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError, listen, peer_credentials
@@ -40,15 +41,16 @@ def origin_of(connected: socket.socket, sockaddr: object) -> str:
     return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
-def peer_uid(transport: asyncio.BaseTransport | None) -> int | None:
-    connected = None if transport is None else transport.get_extra_info("socket")
-    if connected is None or connected.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-        return None
-    return peer_credentials(connected).uid
+class Peer(NamedTuple):
+    """`uid` and `user` are None where the connection does not identify a user. `is_local`: not in a container."""
+
+    uid: int | None = None
+    user: str | None = None
+    is_local: bool = False
 
 
 class Peers:
-    """uid and name of a connection's peer. The name is that of the snapshot, under which the user is billed: an agent
+    """The user of a Unix connection's peer. The name is that of the snapshot, under which the user is billed: an agent
     in a container does not know the host's users by itself. A name that the snapshot does not have is looked up once,
     off the event loop."""
 
@@ -56,9 +58,12 @@ class Peers:
         self._latest = latest
         self._names: dict[int, str] = {}
 
-    async def of(self, transport: asyncio.BaseTransport | None) -> tuple[int | None, str | None]:
-        uid = peer_uid(transport)
-        return uid, None if uid is None else await self._name(uid)
+    async def of(self, transport: asyncio.BaseTransport | None) -> Peer:
+        connected = None if transport is None else transport.get_extra_info("socket")
+        if connected is None or connected.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+            return Peer()
+        credentials = peer_credentials(connected)
+        return Peer(credentials.uid, await self._name(credentials.uid), is_local(credentials.pid))
 
     async def _name(self, uid: int) -> str | None:
         snapshot = self._latest()

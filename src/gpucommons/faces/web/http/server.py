@@ -71,6 +71,7 @@ class WebServer:
         limits: ConnectionLimits | None = None,
         api: Api | None = None,
         show_owners: str = "auto",
+        hides_processes: bool = False,
         snapshot_stale_after_s: float = 10.0,
         poll_s: float = 3.0,
     ) -> None:
@@ -84,6 +85,7 @@ class WebServer:
         self._limits = limits or ConnectionLimits()
         self._api = api
         self._show_owners = show_owners
+        self._hides_processes = hides_processes
         self._stale_after_s = snapshot_stale_after_s
         self._config = WebConfigFile(web_config, poll_s)
         self._connections = Connections(self._limits)
@@ -155,7 +157,8 @@ class WebServer:
 
     def _serve(self, dialect: str | None, address: Address | UnixAddress, sockets: list[socket.socket]) -> None:
         unix = isinstance(address, UnixAddress)
-        privacy = Privacy(self._show_owners, unix, not unix and _all_loopback(sockets), os.getuid())
+        is_near = not unix and _all_loopback(sockets)
+        privacy = Privacy(self._show_owners, unix, is_near, os.getuid(), self._hides_processes)
         routes = (
             main_routes(self._provider, self._api, self._stale_after_s)
             if dialect is None

@@ -237,7 +237,7 @@ class Api:
         return body
 
     def _etag(self, viewer: Viewer, version: str = "") -> str:
-        scope = "all" if viewer.sees_all else f"{viewer.uid}"
+        scope = "all" if viewer.sees_all else f"{'names' if viewer.sees_names else 'own'}-{viewer.uid}"
         return f'"{self._life}-{version or self._sequence}-{scope}"'
 
 
