@@ -268,8 +268,8 @@ def test_a_local_user_sees_own_command_lines_only() -> None:
     lines = CommandLineReading({key: ("python", f"secret-of-{uid}") for uid, key in keys.items()})
     seen = seen_by(snapshot_of(Readings(attribution=attribution, command_lines=lines)), LOCAL_BOB).readings
     assert seen.command_lines == CommandLineReading({keys[1001]: ("python", "secret-of-1001")})
-    nobody = Viewer(False, sees_names=True)
-    seen = seen_by(snapshot_of(Readings(attribution=attribution, command_lines=lines)), nobody).readings
+    unidentified = Viewer(False, sees_names=True)
+    seen = seen_by(snapshot_of(Readings(attribution=attribution, command_lines=lines)), unidentified).readings
     assert seen.command_lines == CommandLineReading({})
 
 
