@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucommons.agent.leases.facts import gpu_programs, leasable_slots, manager_of, user_facts
-from gpucommons.agent.parts import socket_privacy
 from gpucommons.base.peers import Admins
-from gpucommons.base.processes import boot_id, start_ticks, state_letter
+from gpucommons.base.processes import boot_id, hides_processes, start_ticks, state_letter
 from gpucommons.base.threads import LoopThread
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.accounts import LeaseQuotaSettings
@@ -37,7 +36,7 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.owners.attribution_stage import NamesUsers
 from gpucommons.rules.identities import job_of_lease
-from gpucommons.rules.privacy import leases_seen_by
+from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.scheduler.programs.exemptions import TrespassReport
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.host.process_details import ancestors_from
@@ -239,7 +238,8 @@ class Leasing:
     def _access(self) -> LeaseAccess:
         """Raises ListenError if the group of administrators does not exist."""
         settings = self._settings
-        privacy = socket_privacy(settings)
+        hidden = hides_processes(Path(settings.path.procfs))
+        privacy = Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid(), hides_processes=hidden)
 
         def document(reading: LeasesReading, uid: int, user: str, is_local: bool) -> object:
             return queue_document(leases_seen_by(reading, privacy.viewer(uid, user, False, is_local)), time.time())

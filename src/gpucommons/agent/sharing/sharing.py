@@ -4,16 +4,18 @@ It gets how busy each GPU was, and the names and pods of processes, from the sna
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpucommons.agent.parts import socket_privacy
 from gpucommons.agent.sharing.lease_room import lease_claims
 from gpucommons.agent.sharing.pausing import enforcement_terms, pauser_settings
 from gpucommons.agent.sharing.rules import check_scheduler, client_rules, enforces_leases, program_rules
+from gpucommons.base.processes import hides_processes
 from gpucommons.config.runtime_directory import control_path, own_control_socket
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
@@ -24,6 +26,7 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.workloads import PodReading, UsersReading
 from gpucommons.pauser.client import PauserSettings
+from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
@@ -121,7 +124,7 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         settings.scheduler,
         turn_pieces,
         client_rules(settings),
-        privacy=socket_privacy(settings),
+        privacy=_privacy(settings),
         sharing=programs,
         meter=ActivityMeter(gpm),
         control=_control_sockets(settings.scheduler),
@@ -144,12 +147,17 @@ def simulated_sharing(settings: Settings, lab: "SharedLab") -> "Sharing":
         given,
         turn_pieces,
         client_rules(settings),
-        privacy=socket_privacy(settings),
+        privacy=_privacy(settings),
         sharing=ProgramSharing(pauser, program_rules(settings), parking, lab.free_memory, host=lab.host),
         meter=lab.meter,
         control=(str(own_control_socket()),),
     )
     return Sharing(thread, settings.sampling.interval_s, shares_programs=True, share_limit=settings.leases.share_limit)
+
+
+def _privacy(settings: Settings) -> Privacy:
+    hidden = hides_processes(Path(settings.path.procfs))
+    return Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid(), hides_processes=hidden)
 
 
 def _control_sockets(settings: SchedulerSettings) -> tuple[str, ...]:
