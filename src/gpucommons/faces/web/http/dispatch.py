@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gpucommons.faces.web.access.control import AccessControl, HostNames
 from gpucommons.faces.web.access.reload import WebConfigSettings
 from gpucommons.faces.web.http.connections import ConnectionGuard, Connections, guard_of
-from gpucommons.faces.web.http.listeners import Peer, Peers
+from gpucommons.faces.web.http.listeners import Peers, WebPeer
 from gpucommons.faces.web.routes.request import SECURITY_HEADERS, Request, Response, text
 from gpucommons.faces.web.routes.table import App
 from gpucommons.model.snapshot import NO_SCRAPES, ScrapeReading
@@ -205,7 +205,7 @@ class Dispatcher:
 
     async def _viewer(self, http_request: web.BaseRequest) -> Viewer:
         privacy = self._privacy
-        peer = await self._peers.of(http_request.transport) if privacy.identifies_peers else Peer()
+        peer = await self._peers.of(http_request.transport) if privacy.identifies_peers else WebPeer()
         authenticated = bool(self._settings().users) and not privacy.unix
         return privacy.viewer(peer.uid, peer.user, authenticated, peer.is_local)
 

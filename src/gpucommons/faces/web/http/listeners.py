@@ -41,7 +41,7 @@ def origin_of(connected: socket.socket, sockaddr: object) -> str:
     return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
 
 
-class Peer(NamedTuple):
+class WebPeer(NamedTuple):
     """`uid` and `user` are None where the connection does not identify a user. `is_local`: not in a container."""
 
     uid: int | None = None
@@ -58,12 +58,12 @@ class Peers:
         self._latest = latest
         self._names: dict[int, str] = {}
 
-    async def of(self, transport: asyncio.BaseTransport | None) -> Peer:
+    async def of(self, transport: asyncio.BaseTransport | None) -> WebPeer:
         connected = None if transport is None else transport.get_extra_info("socket")
         if connected is None or connected.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-            return Peer()
+            return WebPeer()
         credentials = peer_credentials(connected)
-        return Peer(credentials.uid, await self._name(credentials.uid), is_local(credentials.pid))
+        return WebPeer(credentials.uid, await self._name(credentials.uid), is_local(credentials.pid))
 
     async def _name(self, uid: int) -> str | None:
         snapshot = self._latest()
