@@ -222,7 +222,7 @@ def test_a_local_user_sees_names_and_no_arguments() -> None:
 
 def test_a_local_user_sees_the_program_of_a_lease_and_not_its_arguments() -> None:
     def request(uid: int, user: str, name: str) -> LeaseRequest:
-        return LeaseRequest(str(uid), uid, user, uid, 0.0, name=name)
+        return LeaseRequest(uid, user, 0.0, name=name, id=str(uid))
 
     command = "python3 -u /home/alice/train.py --token SECRET"
     own, other, chosen = (
