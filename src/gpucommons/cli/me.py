@@ -15,7 +15,7 @@ from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, Password
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.report import own_report
-from gpucommons.cli.scheduler_view import behind, explanation, seconds
+from gpucommons.cli.scheduler_view import behind, explanation, room_lines, seconds
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.cli.why import own_clients, user_name
 from gpucommons.faces.documents.values import indented
@@ -84,6 +84,7 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
     waits = [request_line(queue, id, slots["time_unix_s"]) for id in asked]
     if turns is not None:
         waits += [explanation(turns, id) for id in own if turns["clients"][id]["wait"] is not None]
+        waits += room_lines(turns, uid)
     return {**{name: slots[name] for name in slots if name != "slots"}, "me": me}, waits
 
 

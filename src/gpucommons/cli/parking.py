@@ -26,6 +26,7 @@ from gpucommons.cli.output import (
     terminal_width,
 )
 from gpucommons.cli.scheduler import SocketPath, send
+from gpucommons.cli.scheduler_view import arrival_line
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.faces.documents.values import indented
@@ -51,7 +52,7 @@ def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[
             spoken_duration(max(0.0, now_s - one["since_unix_s"])),
             gibibytes(one["host_bytes"]),
             one["cause"],
-            progress(one) or one["waits"],
+            progress(one) or one["waits"] or one["sentence"],
         )
         for one in parking["programs"].values()
     ]
@@ -65,6 +66,7 @@ def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[
         ).fitted(width)
     else:
         yield plain_line("no program is parked")
+    yield from map(plain_line, wrapped(map(arrival_line, parking["arrivals"].values()), width))
 
 
 def progress(program: Document) -> str:

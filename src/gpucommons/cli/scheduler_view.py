@@ -41,12 +41,32 @@ def parked_lines(turns: Document) -> Iterator[str]:
     if programs := parked_programs(turns):
         yield "parked"
         yield from (f"  {_parked_line(one)}" for one in programs.values())
+    held = [one for one in (turns["parking"] or {"arrivals": {}})["arrivals"].values() if one["held"]]
+    if held:
+        yield "waiting for room"
+        yield from (f"  {arrival_line(one)}" for one in held)
 
 
 def _parked_line(one: Document) -> str:
-    """`alice · lab.ipynb (pid 4711): parked, 40.0 GiB in host memory`, and why it is not back."""
-    waits = f"; not back yet: {one['waits']}" if one["waits"] else ""
-    return f"{one['name']}: {one['stage']}, {gibibytes(one['host_bytes'])} in host memory{waits}"
+    """`alice · lab.ipynb (pid 4711): parked, 40.0 GiB in host memory; parked 14:02 by order; wakes when you use it`."""
+    why = f"; not back yet: {one['waits']}" if one["waits"] else f"; {one['sentence']}" if one["sentence"] else ""
+    return f"{one['name']}: {one['stage']}, {gibibytes(one['host_bytes'])} in host memory{why}"
+
+
+def arrival_line(one: Document) -> str:
+    """`dana · train.py (pid 4711) waited 6 s for room: 58.0 GiB of carol's idle notebook was parked`."""
+    return f"{one['name']} {one['sentence']}"
+
+
+def room_lines(turns: Document, uid: int | None, target: str | None = None) -> Iterator[str]:
+    """What is parked of a user's programs, and which of them waited for room as they started; or of a target's."""
+    parking = turns["parking"]
+    for key, one in ({} if parking is None else parking["programs"]).items():
+        if target in _parked_names(key, one) if target is not None else one["uid"] == uid:
+            yield f"{_parked_line(one)}."
+    for one in ({} if parking is None else parking["arrivals"]).values():
+        if target in (one["name"], str(one["pid"]), f"pid:{one['pid']}") if target is not None else one["uid"] == uid:
+            yield f"{arrival_line(one)}."
 
 
 def _parked_names(key: str, one: Document) -> set[str]:

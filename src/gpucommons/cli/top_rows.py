@@ -267,6 +267,8 @@ def _parked_row(key: str, program: Mapping[str, Any], gpu: Mapping[str, Any] | N
     now = f"{program['stage']}: {size(program['host_bytes'])} in host memory"
     if program["waits"]:
         now += f"; {program['waits']}"
+    elif program["sentence"]:
+        now += f"; {program['sentence']}"
     return TopRow(
         key,
         printables((name, whole(index), now, "", "", "")),

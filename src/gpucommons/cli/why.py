@@ -15,13 +15,13 @@ from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, Password
 from gpucommons.cli.output import show, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler import read_turns
-from gpucommons.cli.scheduler_view import behind, clients_named, explanation
+from gpucommons.cli.scheduler_view import behind, clients_named, explanation, room_lines
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
 
 # What is known of turns where no scheduler runs.
-_NO_TURNS: Document = {"gpus": {}, "clients": {}}
+_NO_TURNS: Document = {"gpus": {}, "clients": {}, "parking": None}
 # The pod of a client that runs in none.
 _NO_POD = ("", "none")
 
@@ -53,7 +53,8 @@ def why(
     processes = {} if reader.agent is None or (target is None and not paused) else _processes(reader, target, paused)
     clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes.values())
     unscheduled = {key: row for key, row in processes.items() if row["pid"] in paused or not (clients or requests)}
-    if not clients and not requests and not unscheduled:
+    rooms = list(room_lines(turns, os.getuid(), target))
+    if not clients and not requests and not unscheduled and not rooms:
         raise NotFound(
             "none of your programs waits for a GPU or takes turns on one; see 'gpucommons queue' and 'scheduler status'"
             if target is None
@@ -66,10 +67,11 @@ def why(
         )
         envelope = {name: value for name, value in document.items() if name not in ("turns", "queue")}
         others = {key: {**row, "paused_for_lease": paused.get(row["pid"])} for key, row in unscheduled.items()}
-        show(indented({**envelope, "why": found, "requests": waiting, "unscheduled": others}))
+        show(indented({**envelope, "why": found, "requests": waiting, "unscheduled": others, "parking": rooms}))
         return
     lines = [request_line(queue, id, document["time_unix_s"]) for id in requests] if queue else []
     lines += [explanation(turns, id) for id in clients]
+    lines += rooms
     lines += [
         f"{row['name']} (pid {row['pid']}) is paused until lease {paused[row['pid']]} ends, which has GPU "
         f"{row['gpu_index']} alone; 'gpucommons run' gets a GPU."

@@ -247,3 +247,25 @@ class ParkingSettings:
     min_residence_s: float = option(
         120.0, "seconds for which a program that was brought back is not parked again on its own", minimum=0
     )
+    arrival_room: str = option(
+        "25%",
+        "memory that a program finds free when it begins on a GPU: if less is free, it waits until idle programs are "
+        "parked; a percentage of the GPU, an amount such as 40Gi, or off",
+    )
+    arrival_wait_s: float = option(
+        60.0, "seconds that a program which begins waits for room at most; then it goes on as it is", minimum=0
+    )
+    arrival_idle_after_s: float = option(
+        120.0,
+        "seconds after which a program that uses neither the GPU nor the CPU makes room for one that begins",
+        minimum=1,
+    )
+    settle_s: float = option(
+        30.0,
+        "seconds after the start of a program that waited for room in which no parked program comes back to its GPU, "
+        "unless its user uses it",
+        minimum=0,
+    )
+    device_files: str = option(
+        "/dev", "directory of the GPUs' device files: another one in a container that has the host's elsewhere"
+    )

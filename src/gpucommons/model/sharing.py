@@ -43,13 +43,24 @@ IDLE: Final = "idle"
 ASKED: Final = "asked"
 TURN: Final = "turn"
 EARLIER_AGENT: Final = "left by an earlier agent"
+ARRIVAL: Final = "room for a new program"
+
+
+class ParkedFor(NamedTuple):
+    """The program for which another was parked, or what was parked for it. `name` is its command; empty: hidden."""
+
+    name: str
+    user: str
+    uid: int | None
+    bytes: int
 
 
 class ParkedReading(NamedTuple):
     """`stage` is parking, parked, waking or stranded; `since_wall_s` is when the program was last on the GPU.
 
     `gpu_bytes` is what it held there, `host_bytes` the part of it that is in host memory. `cause` is why it was parked:
-    idle, asked, turn (of another program, with oversubscribe), or left by an earlier agent. `waits` says why it is not
+    idle, asked, turn (of another program, with oversubscribe), room for a new program, or left by an earlier agent.
+    `made_for` is that new program. `waits` says why it is not
     brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
     waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
     `comes_after` are the requests for leases from which its room on the GPU is not kept; None: it is kept from none.
@@ -72,10 +83,30 @@ class ParkedReading(NamedTuple):
     remaining_s: float | None = None
     comes_after: frozenset[str] | None = None
     ancestors: tuple[ProcessKey, ...] = ()
+    made_for: ParkedFor | None = None
+
+
+class ArrivalReading(NamedTuple):
+    """A program that began on a full GPU and waited for room before its first allocation.
+
+    `is_held`: it waits now. `parked` is what was parked for it; `why` is why it went on, empty while it waits.
+    """
+
+    key: str
+    name: str
+    user: str
+    uid: int | None
+    pid: int
+    gpu_uuid: str
+    is_held: bool
+    since_wall_s: float
+    waited_s: float
+    parked: tuple[ParkedFor, ...] = ()
+    why: str = ""
 
 
 class ParkEvent(NamedTuple):
-    """`kind` is parked, woken, refused or stranded. `why` is the reason of a refusal in one word."""
+    """`kind` is parked, woken, refused, stranded or waited (for room). `why` is the reason of a refusal in one word."""
 
     id: str
     kind: str
@@ -96,7 +127,9 @@ class ParkingReading:
     """`unavailable` is why nothing can be parked, empty where it can. `events` are the latest, in order.
 
     `parks` and `wakes` are counted since the agent started, `refusals` by reason. `expected_rooms` is when a request
-    for a lease is expected to have its room, by wall clock.
+    for a lease is expected to have its room, by wall clock. `arrivals` are programs that wait for room before their
+    first allocation or did so lately, `arrivals_held` counts them, and `arrivals_waited_s` is how long they waited in
+    all.
     """
 
     idle_after_s: float = 0.0
@@ -108,6 +141,9 @@ class ParkingReading:
     wakes: int = 0
     refusals: Mapping[str, int] = field(default_factory=dict)
     expected_rooms: Mapping[str, float] = field(default_factory=dict)
+    arrivals: tuple[ArrivalReading, ...] = ()
+    arrivals_held: int = 0
+    arrivals_waited_s: float = 0.0
 
 
 # The scheduler's state at an instant: clients, queues and turns of every shared GPU.

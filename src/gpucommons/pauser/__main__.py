@@ -6,6 +6,7 @@ import signal
 import socket
 from pathlib import Path
 
+from gpucommons.pauser.arrivals import DEVICE_FILES
 from gpucommons.pauser.log import Log
 from gpucommons.pauser.places import ALIVE, default_record
 from gpucommons.pauser.server import Server, ServerSettings
@@ -22,6 +23,7 @@ def main() -> None:
             parent=given.parent,
             users=tuple(given.allow_user),
             alive=None if given.listen is None else given.listen.with_name(ALIVE),
+            device_files=given.device_files,
         ),
         log,
     )
@@ -49,6 +51,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--backend", choices=("cuda", "freeze"), default="cuda", help="How programs are paused.")
     parser.add_argument("--max-pause-s", type=_seconds, default=10.0, metavar="S", help="Longest pause in seconds.")
     parser.add_argument("--parent", type=int, default=0, metavar="PID", help="End when this is no longer the parent.")
+    parser.add_argument(
+        "--device-files", type=Path, default=DEVICE_FILES, metavar="DIR", help="Where the GPUs' device files are."
+    )
     parser.add_argument(
         "--allow-user",
         action="append",

@@ -21,6 +21,7 @@ from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import PauserReading
+from gpucommons.pauser.arrivals import DEVICE_FILES, ArrivalTerms
 from gpucommons.pauser.backend import Code, Failure, failure
 from gpucommons.pauser.counters import Counters, Refusals
 from gpucommons.pauser.places import default_record
@@ -80,8 +81,9 @@ class PauserSettings:
 
     `socket_path`: the socket of a pauser that runs as a service; None: start one as a child. The rest is for a child:
     `record` is where it writes what is paused (None: the user's default place), `backend` is `cuda` or `freeze`,
-    `max_pause_s` is the longest pause, `environment` is added to the agent's own. `stand_in` connects to a pauser of
-    simulated programs instead: their pids are not those of this machine.
+    `max_pause_s` is the longest pause, `environment` is added to the agent's own, `device_files` is where the GPUs'
+    device files are. `stand_in` connects to a pauser of simulated programs instead: their pids are not those of this
+    machine.
     """
 
     socket_path: Path | None = None
@@ -89,6 +91,7 @@ class PauserSettings:
     backend: str = "cuda"
     max_pause_s: float = 10.0
     environment: Mapping[str, str] | None = None
+    device_files: Path = DEVICE_FILES
     stand_in: Connect | None = None
 
 
@@ -261,6 +264,12 @@ class Pauser:
     async def unwatch(self, process: ProcessKey) -> Reply:
         return await self._ask(Operation.UNWATCH, _GRACE_S, process)
 
+    async def watch_arrivals(self, terms: ArrivalTerms | None) -> Reply:
+        """From now on programs that begin to use these GPUs are held, and `on_notice` hears of them; None: none."""
+        return await self._request(
+            _GRACE_S, PauserRequest(self._next_number(), Operation.WATCH_ARRIVALS, arrivals=terms)
+        )
+
     async def checkpoint(self, process: ProcessKey, *, memory_bytes: int = 0) -> Reply:
         """Move the GPU memory of a locked program to host memory.
 
@@ -416,7 +425,7 @@ class Pauser:
             if message.kind is NoticeKind.STOPPED:
                 # If it is paused, that ends when its user continues it.
                 self.counters.not_for_a_turn(message.process)
-            elif message.kind is not NoticeKind.HANGS:
+            elif message.kind not in (NoticeKind.HANGS, NoticeKind.ARRIVED):
                 self.counters.forced += message.kind is NoticeKind.RESUMED
                 self.counters.resumed(message.process, time.monotonic())
             if self._on_notice is not None:
@@ -450,6 +459,7 @@ class Pauser:
                 *(sys.executable, "-P", "-m", "gpucommons.pauser"),
                 *("--fd", str(descriptor), "--parent", str(os.getpid()), "--record", str(record)),
                 *("--backend", settings.backend, "--max-pause-s", str(settings.max_pause_s)),
+                *("--device-files", str(settings.device_files)),
             ],
             pass_fds=(descriptor,),
             stdin=subprocess.DEVNULL,

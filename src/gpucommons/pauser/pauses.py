@@ -28,6 +28,9 @@ _LAST_RETRY_S: Final = 0.1
 _LOOK_S: Final = 0.5
 # How long the driver takes for a call that waits for nothing.
 _SHORT_CALL_S: Final = 0.2
+# A new program: it has no work submitted, and is not ready for some milliseconds.
+_HOLD_TIMEOUT_MS: Final = 200
+_HOLD_AGAIN_S: Final = 0.002
 
 # The driver refused before it touched the process, so that it runs even if its state cannot be asked for either.
 _NEVER_LOCKED: Final = frozenset({Code.NOT_CUDA, Code.OPERATING_SYSTEM, Code.NOT_SUPPORTED, Code.REFUSED})
@@ -218,6 +221,45 @@ class Pauses:
         else:
             self._let_go(hold, surely_runs=failed.code in _NEVER_LOCKED)
         return Result(failed, duration_s)
+
+    def hold(self, key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
+        """Locks a program that is about to use CUDA as soon as the driver can, and reports it to the agent.
+
+        `gpu_of` names its GPU: empty while that is not known, None where it is not to be held. Returns whether it has
+        CUDA.
+        """
+        session = self._session
+        until_s = time.monotonic() + min(within_s, self._max_pause_s / 2)
+        if session is None:
+            return False
+        timeout_s = _HOLD_TIMEOUT_MS / 1000
+        entry = Entry(key.pid, key.start_ticks, Stage.LOCKING, self._backend.name, until_s + timeout_s + SETTLE_S)
+        hold = self._begin(session, entry, time.monotonic())
+        if isinstance(hold, Failure):
+            return False
+        try:
+            self._record.write(entry)
+        except OSError:
+            self._forget(hold)
+            return False
+        failed: Failure | None = failure(Code.NOT_CUDA)
+        while failed is not None and failed.code == Code.NOT_CUDA and time.monotonic() < until_s and not hold.revoked:
+            if has_ended(key) or gpu_of() is None or self._looks.why_not(key, every_thread=False) is not None:
+                break
+            with self._looks.call(key, timeout_s, lambda found: self._give_up(hold, found, _no_answer)):
+                failed = self._backend.lock(key.pid, _HOLD_TIMEOUT_MS)
+            if failed is not None:
+                time.sleep(_HOLD_AGAIN_S)
+        gpu = gpu_of() if failed is None else None
+        if failed is None and gpu and not has_ended(key):
+            hold.entry = replace(entry, gpu=gpu)
+            if self._locked(hold, float("inf")) is None:
+                self._notify(Notice(key, gpu, NoticeKind.ARRIVED))
+        elif failed is not None and failed.code == Code.WRONG_STATE:
+            self._forget(hold)
+        else:
+            self._let_go(hold, surely_runs=failed is not None and failed.code in _NEVER_LOCKED)
+        return failed is None or failed.code != Code.NOT_CUDA
 
     def unlock(self, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
         """A stopped program is resumed when its user continues it."""

@@ -13,11 +13,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.pauser.arrivals import ArrivalTerms
 from gpucommons.pauser.backend import Failure, State
 from gpucommons.pauser.record import LONGEST_GPU, MAX_PID, Stage
 
-VERSION: Final = 3
-MAX_REQUEST_BYTES: Final = 1024
+VERSION: Final = 4
+MAX_REQUEST_BYTES: Final = 4096
 # A reply may list every paused program.
 MAX_REPLY_BYTES: Final = 1 << 20
 MAX_TIMEOUT_MS: Final = 60_000
@@ -43,10 +44,11 @@ class Operation(StrEnum):
     LIST = "list"
     WATCH = "watch"
     UNWATCH = "unwatch"
+    WATCH_ARRIVALS = "watch_arrivals"
 
 
 # Those that act on one process, and so name it.
-OF_A_PROCESS: Final = frozenset(Operation) - {Operation.RESUME_ALL, Operation.LIST}
+OF_A_PROCESS: Final = frozenset(Operation) - {Operation.RESUME_ALL, Operation.LIST, Operation.WATCH_ARRIVALS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class PauserRequest:
     """Requests run side by side; those of one process are refused while one for it is under way.
 
     `timeout_ms` is how long a lock waits for submitted work. `gpu` and `memory_bytes` go into the record.
+    `arrivals` says which new programs are held; None: none.
     """
 
     number: int
@@ -62,6 +65,7 @@ class PauserRequest:
     timeout_ms: int = 0
     gpu: str = ""
     memory_bytes: int = 0
+    arrivals: ArrivalTerms | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,14 @@ class Reply:
 
 class NoticeKind(StrEnum):
     """`RESUMED`: the pauser resumed it. The others are of watched programs: its user stopped it, the driver's call for
-    it does not return, or neither is so any more; whatever of ours had paused it has then ended."""
+    it does not return, or neither is so any more; whatever of ours had paused it has then ended. `ARRIVED`: a new
+    program is held before its first allocation; the reason is the UUID of its GPU."""
 
     RESUMED = "resumed"
     STOPPED = "stopped"
     HANGS = "hangs"
     GOES_ON = "goes_on"
+    ARRIVED = "arrived"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,12 @@ def encode_request(request: PauserRequest) -> bytes:
         document |= {"timeout_ms": request.timeout_ms, "gpu": request.gpu}
     if request.operation is Operation.CHECKPOINT:
         document |= {"memory_bytes": request.memory_bytes}
+    if request.operation is Operation.WATCH_ARRIVALS:
+        terms = request.arrivals
+        rows = () if terms is None else terms.gpus.items()
+        short = frozenset() if terms is None else terms.short
+        document["gpus"] = [{"number": number, "uuid": uuid, "short": int(number in short)} for number, uuid in rows]
+        document["uid"] = -1 if terms is None or terms.uid is None else terms.uid
     return _line(document)
 
 
@@ -163,8 +175,27 @@ def decode_request(line: bytes) -> PauserRequest:
             gpu=fields.text("gpu", LONGEST_GPU) if operation is Operation.LOCK else "",
             memory_bytes=fields.whole("memory_bytes", 0, _MAX_NUMBER) if operation is Operation.CHECKPOINT else 0,
         )
+    elif operation is Operation.WATCH_ARRIVALS:
+        request = PauserRequest(number, operation, arrivals=_arrivals(fields))
     fields.nothing_else()
     return request
+
+
+def _arrivals(fields: "_Fields") -> ArrivalTerms | None:
+    """None where no GPU is short of room."""
+    gpus: dict[int, str] = {}
+    short: set[int] = set()
+    for row in fields.rows("gpus"):
+        if not isinstance(row, dict):
+            raise PauserProtocolError(f"a GPU is an object, not {row!r:.60}")
+        gpu = _Fields(row)
+        number = gpu.whole("number", 0, _MAX_NUMBER)
+        gpus[number] = gpu.text("uuid", LONGEST_GPU)
+        if gpu.whole("short", 0, 1):
+            short.add(number)
+        gpu.nothing_else()
+    uid = fields.whole("uid", -1, _MAX_NUMBER)
+    return ArrivalTerms(gpus, frozenset(short), None if uid < 0 else uid) if short else None
 
 
 def encode_message(message: Message) -> bytes:

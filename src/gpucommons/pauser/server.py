@@ -22,6 +22,7 @@ from typing import Final
 from gpucommons.base.text import parse_decimal
 from gpucommons.base.unix_listener import peer_credentials
 from gpucommons.pauser import cuda, release
+from gpucommons.pauser.arrivals import DEVICE_FILES, ArrivalWatch
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure
 from gpucommons.pauser.calls import MAX_PAUSING, MAX_RESUMING, CallThreads
 from gpucommons.pauser.freeze import Freeze
@@ -65,7 +66,7 @@ class ServerSettings:
     """`parent` is the agent's pid where the pauser is its child, else 0.
 
     `users` are names or uids that may connect, besides root and the pauser's own user. `alive` is the file that is
-    touched while the pauser goes on; None: there is none.
+    touched while the pauser goes on; None: there is none. `device_files` is where the GPUs' device files are.
     """
 
     record: Path
@@ -74,6 +75,7 @@ class ServerSettings:
     parent: int = 0
     users: Sequence[str] = ()
     alive: Path | None = None
+    device_files: Path = DEVICE_FILES
 
 
 class _Session:
@@ -132,6 +134,7 @@ class Server:
         self._lively_main_s = time.monotonic()
         self._freeze = Freeze()
         self._pauses: Pauses | None = None
+        self._arrivals: ArrivalWatch | None = None
         self._resumed = 0
         self._unavailable = "not started"
         self._listener: socket.socket | None = None
@@ -186,6 +189,7 @@ class Server:
                 f"{self._resumed} paused programs were left in {record.path}: {'resumed' if done else 'still resuming'}"
             )
         self._pauses, self._unavailable = pauses, ""
+        self._arrivals = ArrivalWatch(pauses.hold, self._settings.device_files)
         self._heart.guard()
 
     def _lively_s(self) -> float:
@@ -207,6 +211,8 @@ class Server:
         if self._pauses is not None:
             self._pauses.open_session(session.number)
             ended = self._read(session)
+            if self._arrivals is not None:
+                self._arrivals.watch(None)
             self._pauses.close_session(ended)
             if not self._pauses.wait_released(_RELEASE_S, long_within_s=_LONG_RELEASE_S, waits=self._goes_on):
                 self._log.line(f"{ended}; some programs could not be resumed yet; run: gpucommons resume --all")
@@ -274,6 +280,11 @@ class Server:
             return
         if request.operation in _AT_ONCE:
             session.send(Reply(request.number, _perform_at_once(pauses, request).failure))
+            return
+        if request.operation is Operation.WATCH_ARRIVALS:
+            assert self._arrivals is not None
+            own = frozenset({os.getpid(), self._settings.parent})
+            self._arrivals.watch(request.arrivals, own, lambda: session.send(Reply(request.number)))
             return
         if request.operation is Operation.RESUME_ALL:
             threading.Thread(target=self._resume_all, args=(session, request), daemon=True).start()

@@ -32,6 +32,7 @@ from gpucommons.model.process_identity import CommandLineReading, ProcessKey, Pr
 from gpucommons.model.sharing import (
     ClientSharing,
     GpuSharing,
+    ParkedFor,
     ParkedReading,
     ParkingReading,
     SharingReading,
@@ -304,14 +305,24 @@ def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
         programs=tuple(_parked(one, viewer) for one in reading.programs),
         events=tuple(event for event in reading.events if viewer.uid is not None and event.uid == viewer.uid),
         expected_rooms={},
+        arrivals=tuple(
+            one._replace(parked=tuple(_parked_for(other, viewer) for other in one.parked))
+            for one in reading.arrivals
+            if viewer.uid is not None and one.uid == viewer.uid
+        ),
     )
 
 
 def _parked(one: ParkedReading, viewer: Viewer) -> ParkedReading:
+    made_for = None if one.made_for is None else _parked_for(one.made_for, viewer)
     if viewer.uid is not None and one.uid == viewer.uid:
-        return one
+        return one._replace(made_for=made_for)
     name = pseudonym(one.key)
-    return one._replace(key=name, name=name, user=OTHERS.name, uid=None, pids=())
+    return one._replace(key=name, name=name, user=OTHERS.name, uid=None, pids=(), made_for=made_for)
+
+
+def _parked_for(one: ParkedFor, viewer: Viewer) -> ParkedFor:
+    return one if viewer.uid is not None and one.uid == viewer.uid else ParkedFor("", OTHERS.name, None, one.bytes)
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:

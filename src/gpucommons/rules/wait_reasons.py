@@ -1,9 +1,22 @@
-"""Why a client waits and how a GPU is shared, as sentences: the only wording of both. Pure."""
+"""Why a client waits, how a GPU is shared, and why a program is parked, as sentences: the only wording. Pure."""
 
+import time
 from collections.abc import Mapping
 from typing import Final
 
-from gpucommons.model.sharing import ClientSharing, GpuSharing, WaitReason
+from gpucommons.model.sharing import (
+    ARRIVAL,
+    ASKED,
+    EARLIER_AGENT,
+    IDLE,
+    TURN,
+    ArrivalReading,
+    ClientSharing,
+    GpuSharing,
+    ParkedFor,
+    ParkedReading,
+    WaitReason,
+)
 
 _SHARING: Final[Mapping[str, str]] = {
     "scheduler_off": "unscheduled: the scheduler is off",
@@ -68,3 +81,45 @@ def gain_sentence(gpu: GpuSharing) -> str:
 
 def gibibytes(amount_bytes: int) -> str:
     return f"{amount_bytes / (1 << 30):.1f} GiB"
+
+
+# Programs that are parked, and programs that waited for the room of parked ones.
+
+_CAUSES: Final[Mapping[str, str]] = {
+    IDLE: "because it was idle",
+    ASKED: "by order",
+    TURN: "for the turn of another program",
+    EARLIER_AGENT: "by an earlier agent",
+}
+
+
+def parked_sentence(program: ParkedReading) -> str:
+    """`parked 14:02 to make room for dana's train.py; wakes when you use it`; empty while it is on its way."""
+    if program.stage not in ("parking", "parked"):
+        return ""
+    at = time.strftime("%H:%M", time.localtime(program.since_wall_s))
+    why = _CAUSES.get(program.cause, program.cause)
+    if program.cause == ARRIVAL:
+        why = "to make room for " + ("a new program" if program.made_for is None else possessive(program.made_for))
+    wakes = "waits for its turn" if program.cause == TURN else "wakes when you use it"
+    return f"parked {at} {why}; {wakes}"
+
+
+def arrival_sentence(arrival: ArrivalReading) -> str:
+    """`waited 6 s for room: 58.0 GiB of carol's idle notebook were parked`."""
+    total = sum(one.bytes for one in arrival.parked)
+    what = f"{len(arrival.parked)} idle programs"
+    if len(arrival.parked) == 1:
+        what = possessive(arrival.parked[0], idle=True)
+    parked = f": {gibibytes(total)} of {what}" if arrival.parked else ""
+    if arrival.is_held:
+        return f"waits for room on its GPU{f'{parked} is parked' if parked else ''}"
+    return f"waited {arrival.waited_s:.0f} s for room{f'{parked} was parked' if parked else ''}"
+
+
+def possessive(program: ParkedFor, idle: bool = False) -> str:
+    """`dana's train.py`; the user is hidden from viewers who may not see it."""
+    state = "idle " if idle else ""
+    if not program.name:
+        return f"another user's {state}program"
+    return f"{program.user or 'another user'}'s {state}{program.name}"

@@ -34,6 +34,10 @@ _LOCK_S: Final = (0.00045, 0.0008)
 _UNLOCK_S: Final = (0.0002, 0.0004)
 _SEED: Final = 14
 
+_NOTHING_TO_DO = frozenset(
+    {Operation.RESUME_ALL, Operation.LIST, Operation.WATCH, Operation.UNWATCH, Operation.WATCH_ARRIVALS}
+)
+
 
 class SimulatedPauser:
     """`connect` returns the agent's end of a connection to a new pauser, on the running loop."""
@@ -81,7 +85,7 @@ class SimulatedPauser:
         if operation is Operation.RESUME_ALL:
             self._resume_all()
         # No user stops a simulated program: there is nothing to watch.
-        if operation in (Operation.RESUME_ALL, Operation.LIST, Operation.WATCH, Operation.UNWATCH):
+        if operation in _NOTHING_TO_DO:
             return None
         if self._load.job(process) is None:
             self._states.pop(process, None)

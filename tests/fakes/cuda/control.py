@@ -33,6 +33,10 @@ _OFFSETS = {
 }
 
 
+# The status of a program that starts with device files on a GPU without room.
+OUT_OF_MEMORY_STATUS = 42
+
+
 class FakeProgram:
     """A child process that makes steps while it is not paused."""
 
@@ -134,6 +138,8 @@ class FakeCuda:
     library: Path
     program: Path
     programs: list[FakeProgram] = field(default_factory=list)
+    # Programs open the device files of this directory, if there is one, and allocate their memory after that.
+    device_files: Path | None = None
     lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -152,12 +158,19 @@ class FakeCuda:
         is_child: bool = False,
     ) -> FakeProgram:
         """`prefix` is a command that becomes the program, or starts it as its child."""
-        arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
-        process = subprocess.Popen([*prefix, *arguments], user=uid)
+        process = self.spawn(gpu_bytes, *more, uid=uid, prefix=prefix)
         pid = until(lambda: self._child(process.pid), "the program is started") if is_child else process.pid
         program = FakeProgram(self.directory, process, pid)
         self.programs.append(program)
         return program
+
+    def spawn(
+        self, gpu_bytes: int, *more: str, uid: int | None = None, prefix: tuple[str, ...] = ()
+    ) -> "subprocess.Popen[bytes]":
+        """Start a program without waiting for it. With `device_files` it may end with OUT_OF_MEMORY_STATUS."""
+        arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
+        environment = {} if self.device_files is None else {"FAKE_DEVICE_FILES": str(self.device_files)}
+        return subprocess.Popen([*prefix, *arguments], user=uid, env={**os.environ, **environment})
 
     def _child(self, parent: int) -> int | None:
         for child in psutil.Process(parent).children():

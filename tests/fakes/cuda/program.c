@@ -1,7 +1,11 @@
 /* A fake CUDA program: makes steps while it is not locked, and carries out what the fake driver asks of it.
  *
  * program DIRECTORY [GPU_BYTES [GPUS JOB]]    GPUS is the file of the fake GPUs (../gpu/gpus.h), on which it is that job.
- * SIGUSR1 makes it fork a child that has no CUDA, also while it is locked. */
+ * SIGUSR1 makes it fork a child that has no CUDA, also while it is locked.
+ *
+ * With FAKE_DEVICE_FILES, a directory of device files, it starts as a real program does: it opens them, can be locked
+ * 20 ms later, has its context after 150 ms in which it is not locked, and then allocates its memory. It ends with the
+ * status OUT_OF_MEMORY_STATUS if the GPU does not have that much. */
 #define _GNU_SOURCE
 #include "../gpu/gpus.h"
 #include "program.h"
@@ -165,6 +169,37 @@ static uint32_t unlock(void)
     return SUCCESS;
 }
 
+static void carry_out(void);
+
+#define OUT_OF_MEMORY_STATUS 42
+#define INITIALISING_US 20000
+#define CONTEXT_US 150000
+
+static void open_device_files(const char *files)
+{
+    static const char *const names[] = {"nvidiactl", "nvidia-uvm", "nvidia0"};
+    char path[600];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", files, names[i]);
+        if (open(path, O_RDWR) < 0)
+            exit(6);
+    }
+    usleep(INITIALISING_US);
+}
+
+static void allocate(uint64_t bytes)
+{
+    for (int left = CONTEXT_US; left > 0 || self->state != RUNNING; left -= 1000) {
+        carry_out();
+        usleep(1000);
+    }
+    self->gpu_bytes = bytes;
+    if (gpu_used() > gpu_total()) {
+        self->gpu_bytes = 0;
+        exit(OUT_OF_MEMORY_STATUS);
+    }
+}
+
 static void carry_out(void)
 {
     uint32_t asked = self->asked;
@@ -216,6 +251,9 @@ int main(int argc, char **argv)
         return 2;
     directory = argv[1];
     signal(SIGUSR1, on_fork);
+    const char *files = getenv("FAKE_DEVICE_FILES");
+    if (files)
+        open_device_files(files);
     snprintf(name, sizeof name, "%d", getpid());
     self = map(name, O_CREAT | O_TRUNC);
     if (!self)
@@ -225,7 +263,11 @@ int main(int argc, char **argv)
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&self->calling, &attributes);
-    self->gpu_bytes = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+    uint64_t bytes = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+    if (files)
+        allocate(bytes);
+    else
+        self->gpu_bytes = bytes;
     if (argc > 4) {
         gpus = gpus_open(argv[3], 0);
         if (!gpus)

@@ -24,7 +24,8 @@ _STALE_INTERVALS: Final = 5
 def pauser_settings(settings: Settings) -> PauserSettings:
     scheduler = settings.scheduler
     backend = {"driver": "cuda", "freeze": "freeze"}[scheduler.pause]
-    return PauserSettings(_socket(settings), backend=backend, max_pause_s=scheduler.max_pause_s)
+    files = Path(settings.parking.device_files)
+    return PauserSettings(_socket(settings), backend=backend, max_pause_s=scheduler.max_pause_s, device_files=files)
 
 
 def _socket(settings: Settings) -> Path | None:

@@ -12,6 +12,7 @@ from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings, SharingQuotaSettings
 from gpucommons.config.settings import Settings
+from gpucommons.scheduler.parking.arrivals import parse_room
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.matching import ProgramRule
 
@@ -93,6 +94,12 @@ def check_scheduler(scheduler: SchedulerSettings) -> None:
 
 def check_parking(parking: ParkingSettings, scheduler: SchedulerSettings) -> None:
     """Raises ConfigError, one line."""
+    try:
+        parse_room(parking.arrival_room)
+    except ValueError as error:
+        raise ConfigError(
+            f"parking.arrival_room = {parking.arrival_room!r}: {error}; use a percentage such as 25%, 40Gi, or off"
+        ) from error
     if parking.idle_after_s and not scheduler.shares_programs:
         raise ConfigError(
             f"parking.idle_after_s = {parking.idle_after_s:g} needs scheduler.share_programs = own or all, not off: "

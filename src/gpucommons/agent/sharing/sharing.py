@@ -27,6 +27,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.workloads import PodReading, UsersReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
+from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
@@ -221,6 +222,8 @@ class Sharing:
             self.scheduler.update_gpus([_facts(gpu, busy.get(gpu.identity.uuid)) for gpu in gpus.present_gpus()])
             if gpus is not self._gpus:
                 self._update_programs(snapshot)
+                if self.shares_programs:
+                    self.scheduler.update_memory({gpu.identity.uuid: _memory(gpu) for gpu in gpus.present_gpus()})
             if self.scheduler.reads_soon:
                 self.read_soon()
             self._gpus = gpus
@@ -258,6 +261,11 @@ def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
         mig=tuple(instance.uuid for instance in gpu.mig),
         mig_bytes={one.uuid: one.memory.total_bytes if one.memory else one.memory_bytes for one in gpu.mig},
     )
+
+
+def _memory(gpu: Gpu) -> GpuMemory:
+    readings = gpu.readings
+    return GpuMemory(readings.memory_free_bytes, readings.memory_total_bytes, gpu.identity.minor, is_mig=bool(gpu.mig))
 
 
 def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], QuotaValues]]:

@@ -25,6 +25,7 @@ from gpucommons.faces.documents.schema import (
 )
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.sharing import (
+    ArrivalReading,
     ClientSharing,
     GpuSharing,
     LeftAlone,
@@ -37,7 +38,13 @@ from gpucommons.model.sharing import (
     WaitReading,
 )
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.wait_reasons import gain_sentence, sharing_sentence, wait_sentence
+from gpucommons.rules.wait_reasons import (
+    arrival_sentence,
+    gain_sentence,
+    parked_sentence,
+    sharing_sentence,
+    wait_sentence,
+)
 
 # Parked programs, part of the document of turns: what is parked, since when, how much host memory it takes. Pure.
 
@@ -55,6 +62,7 @@ _PROGRAM = Record[ParkedReading](
         lambda one: round(one.since_wall_s, 1),
     ),
     cause=(described(TEXT, "why it was parked"), lambda one: one.cause),
+    sentence=(described(TEXT, "since when and why it is parked, in words; empty while it moves"), parked_sentence),
     waits=(described(TEXT, "why it is not brought back yet; empty: it need not be"), lambda one: one.waits),
     rate_bytes_s=(described(NUMBER_OR_NULL, "while it moves"), lambda one: rounded(one.rate_bytes_s, 0)),
     remaining_s=(
@@ -62,9 +70,22 @@ _PROGRAM = Record[ParkedReading](
         lambda one: rounded(one.remaining_s, 1),
     ),
 )
+_ARRIVAL = Record[ArrivalReading](
+    name=(TEXT, lambda one: one.name),
+    user=(TEXT, lambda one: one.user),
+    uid=(INTEGER_OR_NULL, lambda one: one.uid),
+    pid=(INTEGER, lambda one: one.pid),
+    gpu_uuid=(TEXT, lambda one: one.gpu_uuid),
+    held=(described(FLAG, "whether it waits now"), lambda one: one.is_held),
+    since_unix_s=(NUMBER, lambda one: round(one.since_wall_s, 1)),
+    waited_s=(NUMBER, lambda one: round(one.waited_s, 2)),
+    parked_bytes=(described(INTEGER, "what was parked for it"), lambda one: sum(row.bytes for row in one.parked)),
+    sentence=(described(TEXT, "how long it waited and what was parked for it, in words"), arrival_sentence),
+    why=(described(TEXT, "why it went on; empty while it waits"), lambda one: one.why),
+)
 _EVENT = Record[ParkEvent](
     id=(TEXT, lambda event: event.id),
-    kind=(described(TEXT, "parked, woken, refused or stranded"), lambda event: event.kind),
+    kind=(described(TEXT, "parked, woken, refused, stranded or waited"), lambda event: event.kind),
     unix_s=(NUMBER, lambda event: round(event.wall_s, 3)),
     program=(described(TEXT, "the program's key"), lambda event: event.key),
     name=(TEXT, lambda event: event.name),
@@ -79,6 +100,7 @@ PARKING_SCHEMA = or_null(
         eager=FLAG,
         unavailable=described(TEXT, "why nothing can be parked; empty where it can"),
         programs=by_key(_PROGRAM.schema, "key of the program"),
+        arrivals=by_key(_ARRIVAL.schema, "program that waits for room as it starts, or did so in the last hour"),
         events=described(listed(_EVENT.schema), "the latest, in order"),
     )
 )
@@ -93,6 +115,7 @@ def parking_of(reading: ParkingReading | None, only_uuid: str | None = None) -> 
         "eager": reading.eager,
         "unavailable": reading.unavailable,
         "programs": {one.key: _PROGRAM.build(one) for one in reading.programs if only_uuid in (None, one.gpu_uuid)},
+        "arrivals": {one.key: _ARRIVAL.build(one) for one in reading.arrivals if only_uuid in (None, one.gpu_uuid)},
         "events": [_EVENT.build(event) for event in reading.events if only_uuid in (None, event.gpu_uuid)],
     }
 

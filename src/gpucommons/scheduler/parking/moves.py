@@ -94,6 +94,9 @@ class ParkLog:
         )
         log.info("parking: %s: %s: %s", kind, program.name, sentence)
 
+    def add_event(self, event: ParkEvent) -> None:
+        self.events.append(event)
+
 
 def _gib(amount: int) -> str:
     return f"{amount / (1 << 30):.1f} GiB"
@@ -311,7 +314,7 @@ class ProgramMoves:
         self._log.parked(program, now - begun_s)
         if program.cause == TURN:
             # It was at work: it waits for its next turn.
-            program.go_on(now)
+            program.go_on(now, touched=False)
 
     def _could_not_park(self, program: ParkedProgram, moved: MoveResult, failed: Failure) -> None:
         """Some processes may be parked all the same: they are brought back at once."""

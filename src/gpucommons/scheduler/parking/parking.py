@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -15,9 +16,20 @@ from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.scheduler import ParkingSettings
-from gpucommons.model.sharing import ASKED, IDLE, TURN, ParkingReading
+from gpucommons.model.sharing import ARRIVAL, ASKED, IDLE, TURN, ParkingReading
 from gpucommons.pauser.client import Pauser
+from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.release import RESERVE_BYTES
+from gpucommons.scheduler.parking.arrivals import (
+    OFF,
+    ArrivalPlan,
+    ArrivalRules,
+    GpuMemory,
+    is_arrival,
+    parse_room,
+    plan_arrivals,
+    short_devices,
+)
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu, after_look
 from gpucommons.scheduler.parking.moves import (
@@ -29,6 +41,7 @@ from gpucommons.scheduler.parking.moves import (
     RoomReader,
     Rooms,
 )
+from gpucommons.scheduler.parking.newcomers import Newcomers
 from gpucommons.scheduler.parking.plan import expected_rooms, plan
 from gpucommons.scheduler.parking.programs import (
     NEVER_S,
@@ -51,6 +64,7 @@ from gpucommons.scheduler.parking.values import (
 )
 from gpucommons.scheduler.programs.exemptions import Exemption
 from gpucommons.scheduler.programs.jobs import Program, ProgramReading
+from gpucommons.scheduler.programs.matching import ProgramRule
 
 # What people and the agent itself order: park this program, bring that one back. It moves nothing.
 #
@@ -141,6 +155,8 @@ def _of_user(target: str, uid: int | None, found: Sequence[tuple[int | None, Row
 # Looks at what programs do on the CPU: whether one that may be idle is, and whether a parked one goes on.
 
 _CANDIDATE_LOOK_S: Final = 1.0
+# Where programs are parked only to make room for new ones, they are looked at less often: nothing depends on a second.
+_RARE_LOOK_S: Final = 10.0
 _LOOKS_ELSEWHERE: Final = 2
 
 
@@ -152,13 +168,13 @@ class _Look(NamedTuple):
 
 
 class ParkLooks:
-    """`parks_idle`: programs are parked when they are idle, so that those on the GPU are looked at as well."""
+    """`every_s`: how often programs on the GPU are looked at, to find those that are idle."""
 
-    def __init__(self, resident: ResidentPrograms, parked: ParkedPrograms, host: ParkHost, parks_idle: bool) -> None:
+    def __init__(self, resident: ResidentPrograms, parked: ParkedPrograms, host: ParkHost, every_s: float) -> None:
         self._resident = resident
         self._parked = parked
         self._host = host
-        self._parks_idle = parks_idle
+        self._every_s = every_s
         self._looked_s = 0.0
 
     async def look(self) -> None:
@@ -167,7 +183,9 @@ class ParkLooks:
         A program may have hundreds of threads: they are read in another thread, so that no hand-off waits.
         """
         parked = [
-            program for program in self._parked if program.stage is ParkStage.PARKED and program.wakes_since_s is None
+            program
+            for program in self._parked
+            if program.stage is ParkStage.PARKED and (program.wakes_since_s is None or not program.touched)
         ]
         idle = self._idle(monotonic())
         if not parked and not idle:
@@ -189,7 +207,7 @@ class ParkLooks:
                 resident.look(look.cpu_s, look.place, now)
 
     def _idle(self, now_s: float) -> Sequence[ResidentProgram]:
-        if not self._parks_idle or now_s - self._looked_s < _CANDIDATE_LOOK_S:
+        if now_s - self._looked_s < self._every_s:
             return ()
         self._looked_s = now_s
         return [resident for resident in self._resident if resident.may_be_idle]
@@ -210,6 +228,20 @@ def _went_on(program: ParkedProgram, look: _Look) -> bool:
     return program.looks_elsewhere >= _LOOKS_ELSEWHERE
 
 
+def _look_every_s(settings: ParkingSettings, arrivals: ArrivalRules) -> float:
+    if settings.idle_after_s > 0:
+        return _CANDIDATE_LOOK_S
+    return max(_CANDIDATE_LOOK_S, min(_RARE_LOOK_S, arrivals.idle_after_s / 4)) if arrivals.on else NEVER_S
+
+
+def _with_arrivals(situation: ParkSituation, arrivals: ArrivalPlan) -> ParkSituation:
+    """The situation with what newcomers need and were given."""
+    claims = situation.claims
+    promised = Counter(claims.promised) + Counter(arrivals.promised)
+    claims = RoomClaims((*claims.needs, *arrivals.needs), promised)
+    return replace(situation, claims=claims, settling=arrivals.settling)
+
+
 log = logging.getLogger(__name__)
 
 Claims = Callable[[], RoomClaims]
@@ -223,7 +255,8 @@ class Parking:
     """Call everything from the scheduler's loop.
 
     `end_turns` takes a program out of turns and returns once it runs; `claims` are the leases and clients that wait for
-    room; `backend` is how the pauser pauses.
+    room; `backend` is how the pauser pauses. `rules` leave programs alone; `own_uid`: only this user's programs are
+    held until they have room.
     """
 
     def __init__(
@@ -235,6 +268,8 @@ class Parking:
         claims: Claims,
         backend: str = "cuda",
         host: ParkHost = THIS_HOST,
+        rules: Sequence[ProgramRule] = (),
+        own_uid: int | None = None,
     ) -> None:
         self._terms = ParkTerms(
             settings.idle_after_s,
@@ -248,13 +283,29 @@ class Parking:
         self._claims = claims
         self._host = host
         self._wake_up = asyncio.Event()
-        self._resident = ResidentPrograms(settings.idle_after_s, backend == "cuda", host, settings.oversubscribe)
+        # Simulated programs open no device files.
+        room_bytes, room_ratio = parse_room(settings.arrival_room if pauser.has_record else OFF)
+        self._arrival_rules = ArrivalRules(
+            room_bytes, room_ratio, settings.arrival_wait_s, settings.arrival_idle_after_s, settings.settle_s
+        )
+        self._resident = ResidentPrograms(
+            settings.idle_after_s,
+            backend == "cuda",
+            host,
+            settings.oversubscribe,
+            settings.arrival_idle_after_s if self._arrival_rules.on else NEVER_S,
+        )
         self._parked = ParkedPrograms(host)
         self._rooms = Rooms(rooms)
-        self._looks = ParkLooks(self._resident, self._parked, host, parks_idle=settings.idle_after_s > 0)
+        self._looks = ParkLooks(self._resident, self._parked, host, _look_every_s(settings, self._arrival_rules))
         self._record = RecordSync(pauser, self._parked)
         self.log = ParkLog()
         self.orders = ParkOrders(self._resident, self._parked, self.log, pauser, on_order=self._wake_up.set)
+        self.newcomers = Newcomers(pauser, rules, self.log, self._wake_up.set, own_uid)
+        # The memory of the GPUs by the last reading, and whether it was looked at since.
+        self._memory: Mapping[str, GpuMemory] = {}
+        self._memory_is_new = False
+        self._short: frozenset[str] = frozenset()
         self._moves = ProgramMoves(
             ProgramMover(pauser),
             self._resident,
@@ -292,8 +343,20 @@ class Parking:
     # Input
 
     def without_parked(self, reading: ProgramReading) -> ProgramReading:
-        """The reading without the processes that are parked or on their way: they take no turns."""
+        """The reading without the processes that are parked, on their way or held until they have room: they take no
+        turns."""
+        held = self.newcomers.processes
+        if held:
+            reading = replace(reading, processes=tuple(one for one in reading.processes if one.key not in held))
         return self._parked.without_parked(reading)
+
+    def see_memory(self, memory: Mapping[str, GpuMemory]) -> None:
+        """The memory of all GPUs, by UUID."""
+        self._memory, self._memory_is_new = memory, True
+
+    def hear(self, notice: Notice) -> None:
+        """What the pauser reports of a program that has just started."""
+        self.newcomers.hear(notice, self._resident)
 
     def see(
         self,
@@ -320,6 +383,9 @@ class Parking:
             self.log.wakes,
             dict(self.log.refusals),
             {id: time.time() + at_s - now for id, at_s in self._expected_s.items()},
+            tuple(self.newcomers.readings()),
+            self.newcomers.waited,
+            self.newcomers.waited_s,
         )
 
     # The loop
@@ -343,6 +409,7 @@ class Parking:
             await self._record.sync()
         self._parked.forget_ended()
         await self._looks.look()
+        await self._watch_arrivals()
         if not self._has_work():
             self._expected_s, self._before = {}, None
             return
@@ -351,11 +418,31 @@ class Parking:
         rooms = await self._rooms.read(self._devices(), since_s)
         if self._stopping:
             return
-        self._before = situation = self._situation(rooms, claims)
+        situation = self._situation(rooms, claims)
+        arrivals = plan_arrivals(self._arrival_rules, self._terms, situation, self.newcomers.newcomers, self._memory)
+        self._before = situation = _with_arrivals(situation, arrivals)
         self._carry_out(plan(self._terms, situation))
+        self.newcomers.carry_out(arrivals)
         self._expect(expected_rooms(self._terms, situation))
 
+    async def _watch_arrivals(self) -> None:
+        """Newcomers are held on GPUs that are short of room, where idle programs could make room, and nowhere else."""
+        if not self._memory_is_new or not self._arrival_rules.on:
+            return
+        self._memory_is_new, now = False, monotonic()
+        rules, memory = self._arrival_rules, self._memory
+        full = {
+            device: DeviceRoom(gpu.free_bytes, now)
+            for device, gpu in memory.items()
+            if gpu.free_bytes is not None and gpu.total_bytes and gpu.free_bytes < rules.room(gpu.total_bytes)
+        }
+        found = short_devices(rules, self._terms, self._situation(full, RoomClaims()), memory) if full else frozenset()
+        self._short = found
+        await self.newcomers.watch(found, memory)
+
     def _has_work(self) -> bool:
+        if self.newcomers.processes or (self._short and self._resident.has_young(monotonic())):
+            return True
         if any(resident.asked for resident in self._resident) or any(
             program.wakes_since_s is not None for program in self._parked
         ):
@@ -396,11 +483,14 @@ class Parking:
         self._expected_s = {id: at_s for id, at_s in rooms_s.items() if id not in self._parked.keys}
 
     def _begin_parking(self, parting: ResidentProgram, made_for: str) -> ParkedProgram:
-        is_idle = self._resident.is_idle(parting, monotonic())
-        cause = ASKED if parting.asked else IDLE if is_idle else TURN
+        is_idle = is_arrival(made_for) or self._resident.is_idle(parting, monotonic())
+        cause = ASKED if parting.asked else ARRIVAL if is_arrival(made_for) else IDLE if is_idle else TURN
         # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
-        cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if cause == IDLE else None)
+        was_idle = cause in (IDLE, ARRIVAL)
+        cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if was_idle else None)
         program = parked_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
-        program.waited_in = parting.waits_in if cause == IDLE else None
+        program.waited_in = parting.waits_in if was_idle else None
         program.made_for = made_for
+        program.made_for_program = self.newcomers.described(made_for)
+        self.newcomers.credit(made_for, program)
         return program

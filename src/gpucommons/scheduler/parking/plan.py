@@ -5,10 +5,12 @@
    memory strands the program for good.
 2. One restore at a time on a device. The program that has waited longest comes first; no later one passes it, unless
    host memory cannot hold the programs that would have to make room for it: those that pass give host memory back.
-3. One program is parked at a time on the node: the next one is decided with the host memory that is then left.
+3. One program is parked at a time on the node: the next one is decided with the host memory that is then left. For a
+   program that is held until it has room, two are: together they are faster by half.
 4. A program is parked if its owner asks, or if it was idle for `idle_after_s` and either `eager` is set or another
    program, lease or client waits for its room, and parking makes that room. A program that waits to be brought back
-   comes before leases and clients; one that made room for one of them comes after it.
+   comes before leases and clients; one that made room for one of them comes after it. For programs that have just
+   started (arrivals.py) a shorter idle time counts.
 5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
 
 The parts below answer in this order: why a program cannot be parked; what waits for room; which programs make room;
@@ -87,6 +89,8 @@ def gib_text(amount: int) -> str:
 
 # What waits for room on a GPU, and in which order. Pure.
 
+# How many programs are parked at once for one that is held.
+_MAX_AT_ONCE: Final = 2
 # How long a program that made room for another waits for that one to take the room.
 _YIELDS_S: Final = 30.0
 
@@ -308,6 +312,9 @@ def _wakes(terms: ParkTerms, situation: ParkSituation) -> tuple[tuple[str, ...],
     wake: list[str] = []
     waits: dict[str, str] = {}
     for program in waiters(situation):
+        if not program.touched and not situation.settling.isdisjoint(program.memory):
+            waits[program.key] = "a program starts on its GPU; it comes back after that, or when it is used"
+            continue
         if not taken.isdisjoint(program.memory):
             waits[program.key] = "another program is brought back first"
         elif (obstacle := _no_room(terms, situation, program)) is not None:
@@ -340,10 +347,16 @@ def _no_room(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram
 
 def _parks(terms: ParkTerms, situation: ParkSituation, waking: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The program that is parked now, and the need for which it is."""
-    if any(program.stage is ParkStage.PARKING for program in situation.programs):
+    moving = [program for program in situation.programs if program.stage is ParkStage.PARKING]
+    held = {need.id for need in situation.claims.needs if need.idle_after_s is not None}
+    if len(moving) >= _MAX_AT_ONCE or any(program.made_for not in held for program in moving):
         return
-    asked = [(program, "") for program in situation.resident if program.asked]
+    asked = [(program, "") for program in situation.resident if program.asked and not moving]
+    # What moves may not be in host memory yet.
+    host_bytes = situation.host_budget(terms) - sum(program.bytes for program in moving)
     for program, need in (*asked, *_chosen(terms, situation, frozenset(waking))):
+        if moving and (need not in held or program.bytes > host_bytes):
+            return
         if refusal_of(terms, situation, program) is None:
             yield program.key, need
             return
@@ -351,14 +364,15 @@ def _parks(terms: ParkTerms, situation: ParkSituation, waking: Iterable[str]) ->
 
 def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) -> Iterator[tuple[PlannedProgram, str]]:
     """Programs to be parked, the first first, each with the need for which it makes room."""
-    idle = sorted(
-        (program for program in situation.resident if _is_idle(terms, situation, program)),
-        key=lambda program: (-program.idle_s, program.key),
-    )
+    idle = idle_for(terms, situation, terms.idle_after_s)
     if terms.eager:
         yield from ((program, "") for program in idle)
-        return
     for need in needs_in_order(situation, waking):
+        if need.idle_after_s is not None:
+            yield from ((program, need.id) for program in _as_much_as_possible(terms, situation, need))
+            continue
+        if terms.eager:
+            continue
         found = list(room_for(terms, situation, need, idle, situation.host_budget(terms)))
         if not found and terms.oversubscribe and need.bytes is not None:
             others = (program for program in most_served_first(situation) if program not in idle)
@@ -367,17 +381,46 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
         yield from ((program, need.id) for program in found)
 
 
+def _as_much_as_possible(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> list[PlannedProgram]:
+    """Idle programs that make room for a need that goes on without all of it; none where it has its room."""
+    (device,) = need.devices
+    room = situation.rooms.get(device)
+    if room is None:
+        return []
+    coming = sum(program.memory.get(device, 0) for program in situation.programs if program.stage is ParkStage.PARKING)
+    missing = (need.bytes or 0) + need.kept.get(device, 0) - room.free_bytes - coming
+    host_bytes = situation.host_budget(terms)
+    found: list[PlannedProgram] = []
+    for program in idle_for(terms, situation, need.idle_after_s or 0.0):
+        if missing > 0 and device in program.memory and program.key not in need.spared and program.bytes <= host_bytes:
+            found.append(program)
+            missing -= program.memory[device]
+            host_bytes -= program.bytes
+    return found
+
+
+def can_make_room(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> bool:
+    """Whether an idle program can be parked for this need of a program that has just started."""
+    return bool(_as_much_as_possible(terms, situation, need))
+
+
+def idle_for(terms: ParkTerms, situation: ParkSituation, idle_after_s: float) -> list[PlannedProgram]:
+    """The programs that were idle for so long and can be parked: the longest idle first, then the largest."""
+    idle = (program for program in situation.resident if _is_idle(terms, situation, program, idle_after_s))
+    return sorted(idle, key=lambda program: (-program.idle_s, -program.bytes, program.key))
+
+
 def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> bool:
     return can_take_turns(terms, situation, program, need) and (
         situation.now_s >= turn_end_s(terms, situation, program, need)
     )
 
 
-def _is_idle(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
+def _is_idle(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, idle_after_s: float) -> bool:
     since_s = program.resident_since_s
     return (
-        terms.idle_after_s > 0
-        and program.idle_s >= terms.idle_after_s
+        idle_after_s > 0
+        and program.idle_s >= idle_after_s
         and (since_s is None or situation.now_s - since_s >= terms.min_residence_s)
         and refusal_of(terms, situation, program) is None
     )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from gpucommons.base.periods import spoken_age
 from gpucommons.base.text import printable
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedReading
+from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedFor, ParkedReading
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
 from gpucommons.rules.identities import process_name
@@ -49,6 +49,7 @@ class ParkedProgram:
     before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
     which it slept elsewhere. `expected_s` is when it will be back; None: not known. `made_for` is the need for which it
     made room; empty: none. `comes_after` are the requests from which its room is not kept; None: it is kept from none.
+    `made_for_program` is the new program of that need. `touched`: its user uses it or asked for it.
     `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended during a move, and the next
     one knows what came of it.
     """
@@ -74,6 +75,8 @@ class ParkedProgram:
     comes_after: frozenset[str] | None = None
     ancestors: tuple[ProcessKey, ...] = ()
     unsure: bool = False
+    touched: bool = False
+    made_for_program: ParkedFor | None = None
     resident_before: int = 0
     nvml_bytes: int | None = None
     host: ParkHost = THIS_HOST
@@ -96,6 +99,11 @@ class ParkedProgram:
         return sum(self.memory.values())
 
     @property
+    def label(self) -> str:
+        """Its command, as people know it."""
+        return self.name if self.program is None else self.program.command or "program"
+
+    @property
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted(process.pid for process in self.places))
 
@@ -112,6 +120,7 @@ class ParkedProgram:
             wakes_since_s=wakes_since_s,
             for_turn=self.cause == TURN,
             made_for=self.made_for,
+            touched=self.touched,
         )
 
     def why_stopped(self) -> str:
@@ -127,8 +136,9 @@ class ParkedProgram:
             self.comes_after = frozenset({self.made_for})
         self.resident_before = self.host.resident_bytes(self.pids)
 
-    def go_on(self, now_s: float) -> None:
+    def go_on(self, now_s: float, *, touched: bool = True) -> None:
         """It is to be brought back; the first time counts."""
+        self.touched = self.touched or touched
         if self.wakes_since_s is None:
             self.wakes_since_s = now_s
 
@@ -160,6 +170,7 @@ class ParkedProgram:
             back_in_s if rate is None else (total - done) / rate,
             self.comes_after,
             self.ancestors,
+            self.made_for_program,
         )
 
     def _moved_bytes(self) -> int:
@@ -225,9 +236,16 @@ def left_parked(one: Paused, now_s: float, wall_s: float) -> ParkedProgram:
 NEVER_S: Final = float("inf")
 # More are not locked and moved together.
 MAX_PROCESSES: Final = 8
+# A program that has been on the GPU for less is young.
+YOUNG_S: Final = 300.0
 _PLACES: Final = 3
 # For so long after its last short turn a program is expected to take turns again: longer than moving another one takes.
 _TURNS_AGAIN_S: Final = 120.0
+
+
+def is_mig_device(device: str) -> bool:
+    """Whether it is a part of a GPU: by its UUID, or by the instance of its GPU where that is not listed."""
+    return device.startswith("MIG-") or "/" in device
 
 
 @dataclass(slots=True)
@@ -278,9 +296,17 @@ class ResidentPrograms:
     """`movable` is false where the pauser cannot move memory. `oversubscribe`: working programs are parked, too."""
 
     def __init__(
-        self, idle_after_s: float, movable: bool, host: ParkHost = THIS_HOST, oversubscribe: bool = False
+        self,
+        idle_after_s: float,
+        movable: bool,
+        host: ParkHost = THIS_HOST,
+        oversubscribe: bool = False,
+        arrival_idle_after_s: float = NEVER_S,
     ) -> None:
         self._idle_after_s = idle_after_s
+        self._arrival_idle_after_s = arrival_idle_after_s
+        # When the first reading came: programs that it shows are not new.
+        self._first_s: float | None = None
         self._oversubscribe = oversubscribe
         self._movable = movable
         self._host = host
@@ -313,6 +339,8 @@ class ResidentPrograms:
     ) -> None:
         """One reading: programs that take part and that do not, the keys of those that are paused, or take turns; and
         the processes that are parked."""
+        if self._first_s is None:
+            self._first_s = as_of_s
         alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
         seen = [(program, alone.get(program.key)) for program in programs]
         seen += [(one.program, alone[one.program.key]) for one in exempt]
@@ -365,7 +393,13 @@ class ResidentPrograms:
 
     def _planned(self, resident: ResidentProgram, parked: AbstractSet[str], now_s: float) -> PlannedProgram:
         program = resident.program
-        is_candidate = resident.asked or self._oversubscribe or self.is_idle(resident, now_s)
+        idle_s = resident.idleness.idle_s(now_s)
+        is_candidate = (
+            resident.asked
+            or self._oversubscribe
+            or self.is_idle(resident, now_s)
+            or idle_s >= self._arrival_idle_after_s
+        )
         woken = [at_s for process in program.process_keys if (at_s := self._woken_s.get(process)) is not None]
         return PlannedProgram(
             program.key,
@@ -377,11 +411,19 @@ class ResidentPrograms:
             in_turns=resident.in_turns,
             was_in_turns=now_s - resident.last_in_turns_s < _TURNS_AGAIN_S,
             uses_gpu=resident.idleness.gpu_s is None,
-            idle_s=resident.idleness.idle_s(now_s),
+            idle_s=idle_s,
             obstacle=self.obstacle(resident, parked, now_s),
             container_room_bytes=self._host.container_room_bytes(resident.pids) if is_candidate else None,
             asked=resident.asked,
+            is_young=not woken and self._is_young(resident, now_s),
+            processes=program.process_keys,
         )
+
+    def has_young(self, now_s: float) -> bool:
+        return any(self._is_young(resident, now_s) for resident in self)
+
+    def _is_young(self, resident: ResidentProgram, now_s: float) -> bool:
+        return resident.seen_since_s != self._first_s and now_s - resident.seen_since_s < YOUNG_S
 
     def obstacle(self, resident: ResidentProgram, parked: AbstractSet[str], now_s: float) -> ParkRefusal | None:
         """Why it cannot be parked."""
@@ -392,6 +434,8 @@ class ResidentPrograms:
             return ParkRefusal(WhyNot.UNAVAILABLE, 'scheduler.pause = "freeze" cannot move GPU memory')
         if program.key in parked:
             return ParkRefusal(WhyNot.PART_PARKED, "other processes of it are parked")
+        if any(is_mig_device(device) for device in program.devices):
+            return ParkRefusal(WhyNot.MIG, "the driver cannot move the memory of MIG devices")
         if len(program.devices) > 1:
             return ParkRefusal(WhyNot.SEVERAL_GPUS, "it uses several GPUs: jobs with NCCL cannot be moved")
         if len(program.processes) > MAX_PROCESSES:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.model.host import GIB, HostMemory
+from gpucommons.model.process_identity import ProcessKey
 
 
 class ParkStage(StrEnum):
@@ -36,6 +37,7 @@ class WhyNot(StrEnum):
     UNAVAILABLE = "unavailable"
     PART_PARKED = "part_parked"
     STOPPED = "stopped"
+    MIG = "mig"
 
 
 class ParkRefusal(NamedTuple):
@@ -66,7 +68,9 @@ class PlannedProgram:
     why it cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a
     person requested to park it.
     `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
-    worked, for the turn of another. `made_for` is the need for which it made room; empty: none.
+    worked, for the turn of another. `made_for` is the need for which it made room; empty: none. `touched`: it waits
+    because its user uses it or asked for it. `is_young`: it came to its GPU a few minutes ago. `processes` are those on
+    the GPU.
     """
 
     key: str
@@ -85,6 +89,9 @@ class PlannedProgram:
     wakes_since_s: float | None = None
     for_turn: bool = False
     made_for: str = ""
+    touched: bool = True
+    is_young: bool = False
+    processes: frozenset[ProcessKey] = frozenset()
 
     @property
     def bytes(self) -> int:
@@ -111,6 +118,8 @@ class RoomNeed(NamedTuple):
     `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it.
     `id` is the request for a lease, the name of the client or the key of the program. `kept` is free memory of each
     device that it cannot have: a lease does not get what other leases declared, whether they use it or not.
+    `idle_after_s`: programs that were idle for so long make room for it, as far as they can, and no others; None: those
+    of `ParkTerms`, if they make all of the room. `spared` are keys of programs that do not.
     """
 
     devices: tuple[str, ...]
@@ -119,6 +128,8 @@ class RoomNeed(NamedTuple):
     number: int = 1
     id: str = ""
     kept: Mapping[str, int] = _NOTHING_KEPT
+    idle_after_s: float | None = None
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +144,8 @@ class RoomClaims:
 class ParkSituation:
     """`programs` are all that are known, also those that cannot be parked. A device without a room was not read.
 
-    `attained_s` is how much of a device's time each program or need has had (turns.py).
+    `attained_s` is how much of a device's time each program or need has had (turns.py). `settling` are devices on which
+    a program starts, so that none comes back to them that its user does not use.
     """
 
     programs: tuple[PlannedProgram, ...]
@@ -142,6 +154,7 @@ class ParkSituation:
     claims: RoomClaims = field(default_factory=RoomClaims)
     now_s: float = 0.0
     attained_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    settling: frozenset[str] = frozenset()
 
     @property
     def resident(self) -> list[PlannedProgram]:

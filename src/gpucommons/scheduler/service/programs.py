@@ -510,6 +510,8 @@ class Programs:
             self._rest(self._members[key], monotonic())
 
     def _hear(self, notice: Notice) -> None:
+        if self.parking is not None:
+            self.parking.hear(notice)
         if self.enforcement is not None:
             self.enforcement.hear(notice)
         for member in self._members.values():
@@ -531,6 +533,8 @@ class Programs:
     def _pauser_changed(self) -> None:
         if self.enforcement is not None:
             self.enforcement.pauser_changed()
+        if self.parking is not None:
+            self.parking.newcomers.pauser_changed()
         if self._pauser.available:
             if self._is_unsure:
                 self._is_unsure = False

@@ -33,6 +33,7 @@ from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.sharing import SharingReading
 from gpucommons.pauser.client import PauserSettings
+from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.moves import RoomReader
 from gpucommons.scheduler.parking.parking import Parking
@@ -141,6 +142,8 @@ class SchedulerServer:
                     self._room_claims,
                     sharing.pauser.backend,
                     sharing.host,
+                    sharing.rules,
+                    os.geteuid() if settings.share_programs == "own" else None,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(
@@ -483,6 +486,8 @@ class SchedulerServer:
     def set_names(self, names: ProcessNames) -> None:
         """The names and pods of processes, and the names of users, as the agent last read them."""
         self._reader.names = names
+        if self.parking is not None:
+            self.parking.newcomers.user_names = names.users
         changed = False
         for connection in self._connections.values():
             client = connection.client
@@ -496,6 +501,11 @@ class SchedulerServer:
         """A reading of the processes on the GPUs."""
         if self.programs is not None:
             self.programs.update(reading)
+
+    def update_memory(self, memory: Mapping[str, GpuMemory]) -> None:
+        """The memory of all GPUs, by UUID."""
+        if self.parking is not None:
+            self.parking.see_memory(memory)
 
     def update_trespassers(self, report: TrespassReport) -> None:
         """The processes on GPUs that are leased to others."""

@@ -12,6 +12,7 @@ from gpucommons.base.threads import LoopThread
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import SharingReading
 from gpucommons.rules.privacy import Privacy
+from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.parking.values import RoomClaims
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
@@ -77,6 +78,9 @@ class SchedulerThread:
 
     def update_programs(self, reading: ProgramReading) -> None:
         self._to_server(lambda server: server.update_programs(reading))
+
+    def update_memory(self, memory: Mapping[str, GpuMemory]) -> None:
+        self._to_server(lambda server: server.update_memory(memory))
 
     def update_trespassers(self, report: TrespassReport) -> None:
         self._to_server(lambda server: server.update_trespassers(report))

@@ -250,7 +250,18 @@ WAKE = histogram(
     "gpucommons_parking_wake_seconds", "Time to move the memory of a program back to the GPU.", buckets=MOVE_BUCKETS
 )
 
-PARKING_CATALOGUE = (PARKING_PROGRAMS, HOST_BYTES, PARKED, WOKEN, REFUSED, PARK, WAKE)
+ARRIVALS = gauge("gpucommons_parking_arrivals_held", "Programs that wait for room before their first allocation.")
+ARRIVED = counter(
+    "gpucommons_parking_arrivals_total", "Programs that waited for room as they started, since the agent started."
+)
+ARRIVAL_WAIT = counter(
+    "gpucommons_parking_arrival_wait_seconds_total", "Time that programs waited for room as they started."
+)
+
+PARKING_CATALOGUE = (
+    *(PARKING_PROGRAMS, HOST_BYTES, PARKED, WOKEN, REFUSED, PARK, WAKE),
+    *(ARRIVALS, ARRIVED, ARRIVAL_WAIT),
+)
 
 
 def collect_parking(snapshot: Snapshot) -> Iterator[Family]:
@@ -264,6 +275,9 @@ def collect_parking(snapshot: Snapshot) -> Iterator[Family]:
     yield PARKED.value(parking.parks)
     yield WOKEN.value(parking.wakes)
     yield REFUSED.of(((reason,), count) for reason, count in parking.refusals.items())
+    yield ARRIVALS.value(sum(one.is_held for one in parking.arrivals))
+    yield ARRIVED.value(parking.arrivals_held)
+    yield ARRIVAL_WAIT.value(parking.arrivals_waited_s)
     for metric, durations in ((PARK, sharing.park_seconds), (WAKE, sharing.wake_seconds)):
         if durations is not None:
             yield metric.histogram([HistogramPoint((), durations.counts, durations.sum)])

@@ -26,6 +26,7 @@ export function Turns({ document, lit, onFocus }) {
       ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} owners=${document.who ? document.who.owners : {}} onFocus=${onFocus} />`)}
     </div>
     <${Parked} parking=${turns.parking} now=${document.time_unix_s} />
+    <${Arrivals} parking=${turns.parking} />
     <${LeftAlone} programs=${turns.left_alone} />
   </${Section}>`;
 }
@@ -38,9 +39,18 @@ function Parked({ parking, now }) {
       ${programs.map(
         ([key, one]) => html`<li key=${key} data-parked=${key}>
           <bdi>${one.name}</bdi>: <b data-f="stage">${one.stage}</b> for ${duration(Math.max(0, now - one.since_unix_s))},
-          ${' '}<span data-f="host_bytes">${bytes(one.host_bytes)}</span> in host memory${one.waits ? html`; not back yet: ${one.waits}` : ''}
+          ${' '}<span data-f="host_bytes">${bytes(one.host_bytes)}</span> in host memory${one.waits ? html`; not back yet: ${one.waits}` : one.sentence ? html`; ${one.sentence}` : ''}
         </li>`,
       )}
+    </ul>`;
+}
+
+function Arrivals({ parking }) {
+  const arrivals = parking ? Object.entries(parking.arrivals) : [];
+  if (!arrivals.length) return null;
+  return html`<h3>Waited for room</h3>
+    <ul class="quiet arrivals">
+      ${arrivals.map(([key, one]) => html`<li key=${key} data-arrival=${key}><bdi>${one.name}</bdi> ${one.sentence}</li>`)}
     </ul>`;
 }
 

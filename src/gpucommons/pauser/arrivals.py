@@ -1,0 +1,417 @@
+"""Notices programs that begin to use a GPU, and holds them before their first large allocation.
+
+The kernel reports each open of a GPU's device files (inotify), 15 ms before the driver can lock the new program and
+160 ms before the program can allocate memory. The report names no process: those whose open files include a GPU, the
+youngest first, are candidates, except for programs that had CUDA before and their children. A container may have device
+files of its own: with root, the kernel's process events (netlink connector) show each program that is executed, and the
+device files that it sees are watched as well.
+
+A candidate is locked as soon as the driver can, by attempts every 2 ms. Most candidates only look (nvidia-smi): the
+attempts end with the process, or after some seconds. The agent decides whether a program that is held waits for room.
+
+Nothing is watched unless the agent asks for it: while every GPU has room, no program is touched. While nothing starts,
+the thread sleeps.
+"""
+
+import ctypes
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpucommons.base import processes
+from gpucommons.base.text import parse_decimal
+from gpucommons.model.process_identity import ProcessKey
+
+DEVICE_FILES: Final = Path("/dev")
+# For so long a process is tried to be locked after it opened a device file; less if it did not use CUDA the last time.
+FIRST_TRY_S: Final = 4.0
+LATER_TRY_S: Final = 1.0
+# A process that opens device files so often without CUDA is a monitor.
+_MAX_TRIES: Final = 20
+_MAX_CANDIDATES: Final = 64
+_MAX_REMEMBERED: Final = 1024
+_SCAN_S: Final = 0.05
+_SCAN_AGAIN_S: Final = (0.005, 0.02)
+_MAX_FILES: Final = 4096
+# The kernel keeps events for us meanwhile.
+_EXECS_PER_ROUND: Final = 64
+_EXEC_REST_S: Final = 0.05
+
+_CONTROL: Final = "nvidiactl"
+_UVM: Final = "nvidia-uvm"
+_GPU: Final = "nvidia"
+
+
+class ArrivalTerms(NamedTuple):
+    """`gpus` are all GPUs, the UUID by the number of the device file; programs on those of `short` are held.
+
+    `uid`: only this user's programs; None: all.
+    """
+
+    gpus: Mapping[int, str]
+    short: frozenset[int]
+    uid: int | None = None
+
+
+class Opened(NamedTuple):
+    """Which device files a process has open. `gpus` are their numbers."""
+
+    control: bool
+    uvm: bool
+    gpus: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Tried:
+    """`times`: how often it was a candidate. `now`: a thread tries to lock it. `done`: it has CUDA."""
+
+    times: int = 0
+    now: bool = True
+    done: bool = False
+
+
+# Locks the process as soon as its CUDA is ready, within so many seconds. Returns whether it has CUDA. Blocks.
+Hold = Callable[[ProcessKey, float, Callable[[], str | None]], bool]
+
+
+class ArrivalWatch:
+    """`hold` locks a candidate. Its last argument is a function that names the process's GPU: empty while that is not
+    known, None where it is not to be held."""
+
+    def __init__(self, hold: Hold, device_files: Path = DEVICE_FILES, procfs: Path = Path("/proc")) -> None:
+        self._hold = hold
+        self._directory = device_files
+        self._procfs = procfs
+        self._terms: ArrivalTerms | None = None
+        self._own: frozenset[int] = frozenset()
+        self._begun: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread: threading.Thread | None = None
+        # Of the thread alone; the values of `_tried` are those of the threads that try.
+        self._known: set[ProcessKey] = set()
+        self._tried: dict[ProcessKey, _Tried] = {}
+
+    def watch(
+        self, terms: ArrivalTerms | None, own: frozenset[int] = frozenset(), begun: Callable[[], None] = lambda: None
+    ) -> None:
+        """Watches for these; None: for nothing. `own` are pids that are never held. `begun` is called once that is so,
+        by another thread. Called from one thread."""
+        with self._lock:
+            self._terms, self._own = terms, own
+            self._begun.append(begun)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
+            self._thread.start()
+        with suppress(BlockingIOError):
+            os.write(self._wake_write, b".")
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while True:
+            select.select([self._wake_read], [], [])
+            self._drain_wake()
+            if self._terms is not None:
+                # Without inotify (its limits are reached) nothing is noticed until the agent's next terms.
+                with suppress(OSError):
+                    self._watch_events()
+            self._report_begun()
+
+    def _report_begun(self) -> None:
+        with self._lock:
+            begun, self._begun = self._begun, []
+        for report in begun:
+            report()
+
+    def _drain_wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _watch_events(self) -> None:
+        """Until the agent asks for nothing any more."""
+        with _DeviceEvents() as opens, _ExecEvents() as execs:
+            self._add_all(opens)
+            # Programs that have CUDA now are not new. A program that begins in this moment is noticed by its next open.
+            self._known = {key for key, opened in self._scan(float("inf")) if opened.uvm}
+            self._tried.clear()
+            self._report_begun()
+            sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
+            while self._terms is not None:
+                ready, _, _ = select.select(sources, [], [])
+                if self._wake_read in ready:
+                    self._drain_wake()
+                    self._report_begun()
+                if opens.descriptor in ready:
+                    opens.drain()
+                    self._look_for_candidates()
+                if execs.descriptor in ready:
+                    for pid in execs.pids():
+                        opens.add(self._files_seen_by(pid))
+                    # Bounds the work while a build runs thousands of programs.
+                    time.sleep(_EXEC_REST_S)
+                    if opens.drain():
+                        self._look_for_candidates()
+
+    # -- device files
+
+    def _add_all(self, opens: "_DeviceEvents") -> None:
+        opens.add(self._files_in(self._directory))
+        for pid in self._pids():
+            opens.add(self._files_seen_by(pid))
+
+    def _files_in(self, directory: Path) -> Iterator[Path]:
+        """The control file is opened first and by all; the others show a second program of a process that has it."""
+        with suppress(OSError):
+            for name in os.listdir(directory):
+                if name in (_CONTROL, _UVM) or _gpu_number(name) is not None:
+                    yield directory / name
+
+    def _files_seen_by(self, pid: int) -> Iterator[Path]:
+        return self._files_in(self._procfs / str(pid) / "root" / str(self._directory).lstrip("/"))
+
+    # -- candidates
+
+    def _look_for_candidates(self) -> None:
+        """Looks twice more a moment later: the process may just have been about to open the file."""
+        if len(self._tried) > _MAX_REMEMBERED:
+            self._tried = {key: row for key, row in self._tried.items() if row.now or self._parent(key.pid) is not None}
+        for rest_s in (0.0, *_SCAN_AGAIN_S):
+            time.sleep(rest_s)
+            for key, _ in self._scan(_SCAN_S):
+                if self._is_candidate(key):
+                    self._try(key)
+
+    def _is_candidate(self, key: ProcessKey) -> bool:
+        tried = self._tried.get(key)
+        if key in self._known or (tried is not None and (tried.now or tried.done or tried.times >= _MAX_TRIES)):
+            return False
+        users = {known.pid for known in self._known} | {one.pid for one, row in self._tried.items() if row.done}
+        # What forks from a program has its open files.
+        return sum(row.now for row in self._tried.values()) < _MAX_CANDIDATES and self._parent(key.pid) not in users
+
+    def _try(self, key: ProcessKey) -> None:
+        tried = self._tried.setdefault(key, _Tried())
+        tried.now = True
+        within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
+        tried.times += 1
+
+        def hold() -> None:
+            try:
+                tried.done = self._hold(key, within_s, lambda: self._gpu_of(key))
+            finally:
+                tried.now = False
+
+        try:
+            threading.Thread(target=hold, name="arrival", daemon=True).start()
+        except RuntimeError:
+            tried.now = False
+
+    def _gpu_of(self, key: ProcessKey) -> str | None:
+        """The GPU that it is about to use; empty: not known yet; None: programs on that one are not held."""
+        terms, opened = self._terms, self._opened(key.pid)
+        if terms is None or opened is None:
+            return None
+        if not opened.gpus:
+            return ""
+        number = chosen_gpu(opened.gpus, self._visible_devices(key.pid), terms.gpus)
+        return terms.gpus[number] if number is not None and number in terms.short else None
+
+    def _visible_devices(self, pid: int) -> str | None:
+        try:
+            variables = (self._procfs / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        values = (row.partition(b"=")[2] for row in variables if row.startswith(b"CUDA_VISIBLE_DEVICES="))
+        return next((value.decode(errors="replace") for value in values), None)
+
+    # -- processes
+
+    def _scan(self, within_s: float) -> Iterator[tuple[ProcessKey, Opened]]:
+        """The processes that have a GPU open, the youngest first, as far as the time allows."""
+        until_s = time.monotonic() + within_s
+        terms = self._terms
+        for pid in self._pids():
+            if time.monotonic() >= until_s:
+                return
+            if pid in self._own or terms is None:
+                continue
+            opened = self._opened(pid)
+            if opened is None or not (opened.control or opened.gpus):
+                continue
+            with suppress(OSError, ValueError, IndexError):
+                if terms.uid is not None and os.stat(self._procfs / str(pid)).st_uid != terms.uid:
+                    continue
+                stat = (self._procfs / str(pid) / "stat").read_bytes()
+                yield ProcessKey(pid, processes.start_ticks(stat)), opened
+
+    def _pids(self) -> list[int]:
+        """New pids are higher, until they wrap around."""
+        with suppress(OSError):
+            return sorted((pid for name in os.listdir(self._procfs) if (pid := parse_decimal(name))), reverse=True)
+        return []
+
+    def _opened(self, pid: int) -> Opened | None:
+        """None where its open files cannot be seen: another user's, or it has ended."""
+        directory = f"{self._procfs}/{pid}/fd"
+        prefix = f"{self._directory}/{_GPU}"
+        names = set()
+        try:
+            for file in os.listdir(directory)[:_MAX_FILES]:
+                with suppress(OSError):
+                    target = os.readlink(f"{directory}/{file}")
+                    if target.startswith(prefix):
+                        names.add(target[len(str(self._directory)) + 1 :])
+        except OSError:
+            return None
+        gpus = frozenset(number for name in names if (number := _gpu_number(name)) is not None)
+        return Opened(_CONTROL in names, _UVM in names, gpus)
+
+    def _parent(self, pid: int) -> int | None:
+        try:
+            return processes.parent_pid((self._procfs / str(pid) / "stat").read_bytes())
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+def _gpu_number(name: str) -> int | None:
+    return parse_decimal(name.removeprefix(_GPU)) if name.startswith(_GPU) else None
+
+
+def chosen_gpu(opened: Iterable[int], visible: str | None, gpus: Mapping[int, str]) -> int | None:
+    """The GPU that a program uses first, by the numbers of device files; None: not known, or none.
+
+    CUDA opens the files of all GPUs that it may use. Among several, the first of CUDA_VISIBLE_DEVICES is its default,
+    or the first of all.
+    """
+    there = sorted(set(opened) & gpus.keys())
+    if len(there) <= 1 or not visible:
+        return there[0] if there else None
+    first = visible.split(",")[0].strip()
+    if (index := parse_decimal(first)) is not None:
+        ordered = sorted(gpus)
+        return ordered[index] if index < len(ordered) else None
+    return next((number for number, uuid in gpus.items() if uuid.startswith(first)), None)
+
+
+# Opens of files, from the kernel.
+
+_IN_OPEN: Final = 0x20
+_READ_BYTES: Final = 1 << 16
+
+
+class _DeviceEvents:
+    """Raises OSError where the kernel gives no more inotify instances."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.descriptor < 0:
+            raise OSError(ctypes.get_errno(), "inotify")
+        self._watched: set[tuple[int, int]] = set()
+
+    def __enter__(self) -> "_DeviceEvents":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def add(self, paths: Iterable[Path]) -> None:
+        """Each file once, by whichever name."""
+        for path in paths:
+            with suppress(OSError):
+                found = os.stat(path)
+                if (found.st_dev, found.st_ino) not in self._watched:
+                    self._watched.add((found.st_dev, found.st_ino))
+                    self._libc.inotify_add_watch(self.descriptor, os.fsencode(path), _IN_OPEN)
+
+    def drain(self) -> bool:
+        """Whether there were events."""
+        found = False
+        with suppress(BlockingIOError):
+            while os.read(self.descriptor, _READ_BYTES):
+                found = True
+        return found
+
+
+# Programs that are executed, from the kernel (linux/cn_proc.h). Only root hears of them.
+
+_NETLINK_CONNECTOR: Final = 11
+_CN_IDX_PROC: Final = 1
+_LISTEN: Final = 1
+_EXEC: Final = 2
+_SO_ATTACH_FILTER: Final = 26
+# struct nlmsghdr, struct cn_msg, and the beginning of struct proc_event: what, cpu, timestamp, pid, tgid.
+_HEADER: Final = struct.Struct("=IHHII")
+_MESSAGE: Final = struct.Struct("=IIIIHH")
+_EVENT: Final = struct.Struct("=IIQII")
+_EVENT_AT: Final = _HEADER.size + _MESSAGE.size
+
+
+class _ExecEvents:
+    """`descriptor` is None where the kernel does not report them to us."""
+
+    def __init__(self) -> None:
+        self.descriptor: int | None = None
+        self._socket: socket.socket | None = None
+        self._filter: ctypes.Array[ctypes.c_char] | None = None
+        try:
+            made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_CONNECTOR)
+        except OSError:
+            return
+        try:
+            made.setblocking(False)
+            self._attach_filter(made)
+            made.bind((0, _CN_IDX_PROC))
+            request = struct.pack("=I", _LISTEN)
+            message = _MESSAGE.pack(_CN_IDX_PROC, 1, 0, 0, len(request), 0) + request
+            made.send(_HEADER.pack(_HEADER.size + len(message), 3, 0, 0, os.getpid()) + message)
+        except OSError:
+            made.close()
+            return
+        self._socket, self.descriptor = made, made.fileno()
+
+    def __enter__(self) -> "_ExecEvents":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def _attach_filter(self, made: socket.socket) -> None:
+        """The kernel drops all but executions: forks and ends of processes wake nothing here."""
+        what = int.from_bytes(struct.pack("=I", _EXEC), "big")
+        program = b"".join(
+            struct.pack("=HBBI", *row)
+            for row in ((0x20, 0, 0, _EVENT_AT), (0x15, 0, 1, what), (0x06, 0, 0, 0xFFFFFFFF), (0x06, 0, 0, 0))
+        )
+        self._filter = ctypes.create_string_buffer(program)
+        made.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(program) // 8, ctypes.addressof(self._filter))
+        )
+
+    def pids(self) -> Iterator[int]:
+        if self._socket is None:
+            return
+        for _ in range(_EXECS_PER_ROUND):
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    return
+                continue
+            if len(data) >= _EVENT_AT + _EVENT.size:
+                what, _, _, _, process = _EVENT.unpack_from(data, _EVENT_AT)
+                if what == _EXEC:
+                    yield process

@@ -1,0 +1,292 @@
+"""The programs that wait for room before their first allocation, and those that went on lately. It decides nothing.
+
+The pauser notices and holds them (pauser/arrivals.py), the planner decides which go on (arrivals.py). They are held as
+any program is paused: the record names them before the lock, and the pauser resumes them when the agent is gone.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Final, NamedTuple
+
+from gpucommons.base.processes import session_id
+from gpucommons.base.text import printable
+from gpucommons.model.ownership import Workload
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
+from gpucommons.model.sharing import ArrivalReading, ParkedFor, ParkEvent
+from gpucommons.pauser.arrivals import ArrivalTerms
+from gpucommons.pauser.backend import Code
+from gpucommons.pauser.client import Pauser
+from gpucommons.pauser.protocol import Notice, NoticeKind, Reply
+from gpucommons.pauser.release import has_ended
+from gpucommons.rules.wait_reasons import arrival_sentence
+from gpucommons.scheduler.parking.arrivals import ArrivalPlan, GoesOn, GpuMemory, Newcomer
+from gpucommons.scheduler.parking.moves import ParkLog
+from gpucommons.scheduler.parking.programs import ParkedProgram, ResidentProgram
+from gpucommons.scheduler.programs.jobs import GpuUser, Program
+from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
+
+log = logging.getLogger(__name__)
+
+_PROC: Final = Path("/proc")
+# How long it is shown that a program waited.
+_SHOWN_S: Final = 3600.0
+_MAX_SHOWN: Final = 64
+
+
+# What /proc says of a program that no reading has listed yet.
+
+
+class NewcomerFacts(NamedTuple):
+    """`marks` are what other processes of its job have, too: its POSIX session, and its cgroup unless that is the
+    root."""
+
+    uid: int | None
+    command_line: tuple[str, ...]
+    process_name: str
+    marks: frozenset[str]
+
+
+def newcomer_facts(pid: int, procfs: Path = _PROC) -> NewcomerFacts:
+    directory = procfs / str(pid)
+    try:
+        uid = os.stat(directory).st_uid
+        command_line = tuple(
+            part.decode(errors="replace") for part in (directory / "cmdline").read_bytes().split(b"\0") if part
+        )
+        name = (directory / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return NewcomerFacts(None, (), "", frozenset())
+    return NewcomerFacts(uid, command_line, name, job_marks(pid, procfs))
+
+
+def job_marks(pid: int, procfs: Path = _PROC) -> frozenset[str]:
+    directory = procfs / str(pid)
+    found = set()
+    try:
+        if session := session_id((directory / "stat").read_bytes()):
+            found.add(f"session:{session}")
+        paths = (line.split(":", 2)[2] for line in (directory / "cgroup").read_text(errors="replace").splitlines())
+        found |= {f"cgroup:{path}" for path in paths if path.strip("/.")}
+    except (OSError, ValueError, IndexError):
+        pass
+    return frozenset(found)
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """`parked` is what was parked for it. `kept_s` is when the pauser was last asked to keep it."""
+
+    newcomer: Newcomer
+    program: Program
+    since_wall_s: float
+    kept_s: float
+    parked: list[ParkedFor] = field(default_factory=list)
+    why: GoesOn | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self.newcomer.went_on_s is None
+
+    def reading(self, now_s: float) -> ArrivalReading:
+        end_s = now_s if self.newcomer.went_on_s is None else self.newcomer.went_on_s
+        return ArrivalReading(
+            self.newcomer.id,
+            self.program.display_name,
+            printable(self.program.user),
+            self.program.uid,
+            self.newcomer.process.pid,
+            self.newcomer.device,
+            self.is_held,
+            self.since_wall_s,
+            end_s - self.newcomer.since_s,
+            tuple(self.parked),
+            "" if self.why is None else self.why.value,
+        )
+
+
+class Newcomers:
+    """Call everything from the scheduler's loop. `on_arrival` is called for each newcomer: it is planned at once.
+
+    `own_uid`: only this user's programs are held; None: all.
+    """
+
+    def __init__(
+        self,
+        pauser: Pauser,
+        rules: Sequence[ProgramRule],
+        park_log: ParkLog,
+        on_arrival: Callable[[], None],
+        own_uid: int | None,
+    ) -> None:
+        self._pauser = pauser
+        self._rules = rules
+        self._log = park_log
+        self._on_arrival = on_arrival
+        self._own_uid = own_uid
+        self._arrivals: dict[ProcessKey, _Arrival] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        # What the pauser watches, and which one; None: it has not been asked.
+        self._watched: tuple[int | None, ArrivalTerms | None] = None, None
+        # The names of users by uid, as the agent last read them.
+        self.user_names: Mapping[int, str] = {}
+        self.waited = 0
+        self.waited_s = 0.0
+
+    # What the pauser reports
+
+    def hear(self, notice: Notice, resident: Iterable[ResidentProgram]) -> None:
+        """A newcomer is held, or was resumed by the pauser itself."""
+        arrival = self._arrivals.get(notice.process)
+        if notice.kind is NoticeKind.RESUMED:
+            if arrival is not None and arrival.is_held:
+                self._went_on(arrival, GoesOn.WAITED, monotonic())
+            return
+        if notice.kind is not NoticeKind.ARRIVED:
+            return
+        facts = newcomer_facts(notice.process.pid)
+        program = self._program(notice.process, facts)
+        if exempting_rule(self._rules, program) is not None:
+            self._resume(notice.process)
+            return
+        siblings = (one for one in resident if any(not facts.marks.isdisjoint(job_marks(pid)) for pid in one.pids))
+        now = monotonic()
+        newcomer = Newcomer(notice.process, notice.reason, now, frozenset(one.key for one in siblings))
+        self._arrivals[notice.process] = _Arrival(newcomer, program, time.time(), now)
+        log.info("parking: %s waits for room on its GPU", program.display_name)
+        self._on_arrival()
+
+    def _program(self, process: ProcessKey, facts: NewcomerFacts) -> Program:
+        user = None if facts.uid is None else self.user_names.get(facts.uid, f"uid {facts.uid}")
+        workload = Workload(process_name=facts.process_name, uid=facts.uid, user=user)
+        context = ProcessContext(command_line=facts.command_line)
+        key = f"process:{process.pid}.{process.start_ticks}"
+        return Program(key, (GpuUser(process.pid, process, key, (), workload, context=context),))
+
+    def pauser_changed(self) -> None:
+        """The watchdog of a pauser that is lost resumes what it had paused."""
+        if not self._pauser.available:
+            for arrival in self._held():
+                self._went_on(arrival, GoesOn.UNKNOWN, monotonic())
+
+    # For the planner
+
+    @property
+    def processes(self) -> AbstractSet[ProcessKey]:
+        """Those that are held: they take no turns."""
+        return {arrival.newcomer.process for arrival in self._held()}
+
+    @property
+    def newcomers(self) -> list[Newcomer]:
+        return [arrival.newcomer for arrival in self._arrivals.values()]
+
+    def _held(self) -> list[_Arrival]:
+        return [arrival for arrival in self._arrivals.values() if arrival.is_held]
+
+    async def watch(self, short: AbstractSet[str], memory: Mapping[str, GpuMemory]) -> None:
+        """Have the pauser hold newcomers on these GPUs, and on no others."""
+        gpus = {gpu.number: device for device, gpu in memory.items() if gpu.number is not None}
+        numbers = frozenset(number for number, device in gpus.items() if device in short)
+        terms = ArrivalTerms(gpus, numbers, self._own_uid) if numbers else None
+        target = self._pauser.pid, terms
+        if target == self._watched or (terms is None and self._watched[1] is None):
+            return
+        if (await self._pauser.watch_arrivals(terms)).failure is None:
+            self._watched = target
+            names = ", ".join(f"nvidia{number}" for number in sorted(numbers))
+            log.info("parking: %s", f"new programs wait for room on {names}" if names else "every GPU has room")
+
+    # Carrying out
+
+    def carry_out(self, plan: ArrivalPlan) -> None:
+        now = monotonic()
+        for process, why in plan.go_on.items():
+            arrival = self._arrivals.get(process)
+            if arrival is not None and arrival.is_held:
+                self._resume(process)
+                self._went_on(arrival, why, now)
+        for arrival in self._held():
+            if has_ended(arrival.newcomer.process):
+                del self._arrivals[arrival.newcomer.process]
+            elif now - arrival.kept_s >= self._pauser.max_pause_s / 4:
+                arrival.kept_s = now
+                self._start(self._keep(arrival))
+        self._forget(now)
+
+    def credit(self, need_id: str, parked: ParkedProgram) -> None:
+        """This program is parked for the newcomer of this need."""
+        for arrival in self._arrivals.values():
+            if arrival.newcomer.id == need_id:
+                arrival.parked.append(ParkedFor(parked.label, parked.user, parked.uid, parked.bytes))
+
+    def described(self, need_id: str) -> ParkedFor | None:
+        """The newcomer of this need, for the owner of what was parked for it."""
+        found = (arrival.program for arrival in self._arrivals.values() if arrival.newcomer.id == need_id)
+        return next((ParkedFor(one.first.command, printable(one.user), one.uid, 0) for one in found), None)
+
+    def readings(self) -> Iterator[ArrivalReading]:
+        now = monotonic()
+        # One that was let go at once is not shown: it did not notice.
+        return (one.reading(now) for one in self._arrivals.values() if one.is_held or one.parked)
+
+    async def _keep(self, arrival: _Arrival) -> None:
+        reply = await self._pauser.keep(arrival.newcomer.process)
+        if reply.failure is not None and reply.failure.code in (Code.NOT_PAUSED, Code.BUSY) and arrival.is_held:
+            self._went_on(arrival, GoesOn.UNKNOWN, monotonic())
+
+    def _resume(self, process: ProcessKey) -> None:
+        self._start(self._pauser.resume({process}, process))
+
+    def _start(self, work: "Coroutine[None, None, Reply | None]") -> None:
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _went_on(self, arrival: _Arrival, why: GoesOn, now_s: float) -> None:
+        arrival.newcomer = arrival.newcomer._replace(went_on_s=now_s)
+        arrival.why = why
+        reading = arrival.reading(now_s)
+        log.info("parking: %s goes on: %s; it %s", reading.name, why.value, arrival_sentence(reading))
+        if not arrival.parked:
+            return
+        self.waited += 1
+        self.waited_s += reading.waited_s
+        self._log.add_event(
+            ParkEvent(
+                f"{time.time():.3f}/waited/{reading.key}",
+                "waited",
+                time.time(),
+                arrival.program.key,
+                reading.name,
+                reading.user,
+                reading.uid,
+                reading.gpu_uuid,
+                sum(one.bytes for one in arrival.parked),
+                reading.waited_s,
+                arrival_sentence(_for_events(reading)),
+            )
+        )
+
+    def _forget(self, now_s: float) -> None:
+        """Those that have ended, or went on long ago."""
+        gone = [
+            process
+            for process, one in self._arrivals.items()
+            if one.newcomer.went_on_s is not None and (now_s - one.newcomer.went_on_s > _SHOWN_S or has_ended(process))
+        ]
+        gone += list(self._arrivals)[: max(0, len(self._arrivals) - len(gone) - _MAX_SHOWN)]
+        for process in gone:
+            if not self._arrivals[process].is_held:
+                self._arrivals.pop(process, None)
+
+
+def _for_events(reading: ArrivalReading) -> ArrivalReading:
+    """Users read their own events: they name no other user."""
+    own = (one if one.uid == reading.uid else one._replace(name="") for one in reading.parked)
+    return reading._replace(parked=tuple(own))

@@ -1,0 +1,172 @@
+"""A program that begins on a full GPU waits until idle programs are parked; with a real agent and its pauser."""
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.cuda.control import OUT_OF_MEMORY_STATUS, FakeProgram
+from fakes.gpu.account import Phase
+from fakes.shared_gpu import MATMUL, SharedProgram
+from gpucommons.pauser.backend import State
+from parking.state import parking_state
+from running import command
+from shared_node import SharedNode, kill, shared_node
+from waiting import until
+
+MIB = 1 << 20
+IDLE = [Phase(None)]
+TERMS = "arrival_idle_after_s = 2\nmin_residence_s = 0\nsettle_s = 2\n"
+WATCHED = "new programs wait for room on nvidia0"
+
+
+@pytest.fixture
+def node() -> Iterator[SharedNode]:
+    with shared_node() as made:
+        yield made
+
+
+def device_files(directory: Path) -> Path:
+    """The device files of a fake GPU, which programs open as they start."""
+    directory.mkdir()
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
+        (directory / name).touch()
+        (directory / name).chmod(0o666)
+    return directory
+
+
+class FullGpu:
+    """A GPU of 200 MiB, most of which idle programs hold."""
+
+    def __init__(self, node: SharedNode, idle: int = 2, room: str = "100%") -> None:
+        self.node = node
+        files = device_files(node.run / "dev")
+        node.shared.cuda.gpu_has(200 * MIB)
+        self.sections = f'[parking]\narrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}'
+        self.idle = [node.program(phases=IDLE, memory_bytes=64 * MIB) for _ in range(idle)]
+        for one in self.idle:
+            one.program.wait_for_user()
+        node.start_agent(sections=self.sections)
+        node.shared.cuda.device_files = files
+
+    def wait_until_watched(self) -> None:
+        until(lambda: any(WATCHED in line for line in self.node.agent.lines), "newcomers would wait")
+
+    def spawn(self, memory_bytes: int, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
+        """A newcomer; it ends at once if it does not get its memory."""
+        return self.node.shared.cuda.spawn(memory_bytes, prefix=("setsid", *prefix))
+
+    def program_of(self, process: "subprocess.Popen[bytes]") -> FakeProgram:
+        """Once it has its memory."""
+        found = FakeProgram(self.node.shared.cuda.directory, process, process.pid)
+        self.node.shared.cuda.programs.append(found)
+        return found
+
+    def comes_back(self, one: SharedProgram) -> None:
+        one.program.run_cell()
+        self.node.wait_for(lambda: one.program.cells > 0, "its cell ends")
+        assert one.program.gpu_bytes == 64 * MIB
+
+
+def test_a_newcomer_waits_for_room_and_starts(node: SharedNode) -> None:
+    gpu = FullGpu(node)
+    gpu.wait_until_watched()
+    newcomer = node.program(MATMUL[512], memory_bytes=128 * MIB)
+    assert newcomer.program.gpu_bytes == 128 * MIB
+    assert all(one.program.state is State.CHECKPOINTED for one in gpu.idle)
+    node.wait_for(lambda: not newcomer.locked, "it goes on")
+    parking = parking_state(node.socket)
+    (arrival,) = parking["arrivals"].values()
+    assert (arrival["held"], arrival["pid"], arrival["parked_bytes"]) == (False, newcomer.pid, 128 * MIB)
+    assert "for room: 0.1 GiB of 2 idle programs was parked" in arrival["sentence"]
+    sentences = [row["sentence"] for row in parking["programs"].values()]
+    assert [one.partition(" to ")[2] for one in sentences] == [
+        "make room for root's program; wakes when you use it"
+    ] * 2
+    shown = " ".join(command("parked", "--socket", str(node.socket)).stdout.split())
+    assert "idle programs was parked" in shown
+    node.wait_for(lambda: "program.waited" in node.agent.get("/api/v1/events")[1], "the event")
+    node.wait_for(lambda: "gpucommons_parking_arrivals_total 1" in node.agent.get("/metrics")[1], "the metric")
+    newcomer.end()
+    for one in gpu.idle:
+        gpu.comes_back(one)
+
+
+@pytest.mark.long
+def test_four_that_arrive_at_once_all_start(node: SharedNode) -> None:
+    gpu = FullGpu(node)
+    gpu.wait_until_watched()
+    processes = [gpu.spawn(40 * MIB) for _ in range(4)]
+    programs = [gpu.program_of(process) for process in processes]
+    assert all(one.gpu_bytes == 40 * MIB for one in programs)
+    for one in programs:
+        one.runs()
+        one.end()
+    for idle in gpu.idle:
+        gpu.comes_back(idle)
+
+
+@pytest.mark.long
+def test_without_idle_programs_or_with_room_a_newcomer_is_not_touched(node: SharedNode) -> None:
+    """On a GPU with room, and then on one that programs at work fill: it gets CUDA's out-of-memory, as ever."""
+    gpu = FullGpu(node, idle=1, room="1Mi")
+    node.shared.let_pass(4)
+    newcomer = gpu.program_of(gpu.spawn(100 * MIB))
+    newcomer.runs()
+    assert newcomer.locks == 0
+    assert not any(WATCHED in line for line in node.agent.lines)
+    newcomer.end()
+    node.agent.stop()
+    gpu.idle[0].end()
+    node.shared.cuda.device_files = None
+    node.program(MATMUL[4096], memory_bytes=128 * MIB)
+    node.start_agent(sections=gpu.sections.replace('"1Mi"', '"100%"'))
+    node.shared.let_pass(5)
+    node.shared.cuda.device_files = node.run / "dev"
+    refused = gpu.spawn(128 * MIB)
+    assert refused.wait(20) == OUT_OF_MEMORY_STATUS
+    assert not any(WATCHED in line for line in node.agent.lines)
+
+
+@pytest.mark.long
+def test_a_program_with_device_files_of_its_own_waits_too(node: SharedNode) -> None:
+    """As in a container: its files are other ones than the host's, and only process events show them."""
+    gpu = FullGpu(node)
+    gpu.wait_until_watched()
+    files = node.run / "dev"
+    own = f"mount -t tmpfs none {files} && touch {files}/nvidiactl {files}/nvidia-uvm {files}/nvidia0 && sleep 1"
+    inside = ("unshare", "--mount", "sh", "-c", f'{own} && exec "$0" "$@"')
+    newcomer = gpu.program_of(gpu.spawn(128 * MIB, prefix=inside))
+    assert newcomer.gpu_bytes == 128 * MIB
+    newcomer.runs()
+
+
+@pytest.mark.long
+def test_nothing_stays_held_when_agent_and_pauser_are_killed(node: SharedNode) -> None:
+    gpu = FullGpu(node)
+    for one in gpu.idle:
+        # A second for each.
+        one.program.move_at(64 * MIB)
+    chance = random.Random(28)
+    for _ in range(6):
+        gpu.wait_until_watched()
+        process = gpu.spawn(16 * MIB)
+        time.sleep(chance.uniform(0.0, 1.5))
+        kill(node.pauser())
+        if chance.random() < 0.5:
+            kill(node.agent.process.pid, signal.SIGKILL)
+            node.agent.process.wait()
+            node.start_agent(sections=gpu.sections)
+        newcomer = gpu.program_of(process)
+        newcomer.runs()
+        newcomer.end()
+        for one in gpu.idle:
+            one.program.run_cell()
+        node.wait_for(lambda: all(one.program.state is State.RUNNING for one in gpu.idle), "the idle ones are back")
+        assert [one.program.gpu_bytes for one in gpu.idle] == [64 * MIB] * 2
+        node.agent.stop()
+        node.start_agent(sections=gpu.sections)
