@@ -6,13 +6,22 @@ from typing import Any
 from demo_node import DemoNode
 from gpucommons.cli.output import Line
 from gpucommons.cli.parking import is_done, live_line, order_document, outcome, outcome_line, table_lines
-from gpucommons.cli.scheduler_view import explanations, status_lines
+from gpucommons.cli.scheduler_view import explanations, room_lines, status_lines
 from gpucommons.cli.top_rows import turn_rows
 from gpucommons.faces.dialects.gpucommons import sharing as metrics
 from gpucommons.faces.documents.turns import turns_of
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
 from gpucommons.ledger.events import DetectorState, detect_events
-from gpucommons.model.sharing import HistogramReading, ParkedReading, ParkEvent, ParkingReading, SharingReading
+from gpucommons.model.sharing import (
+    ARRIVAL,
+    ArrivalReading,
+    HistogramReading,
+    ParkedFor,
+    ParkedReading,
+    ParkEvent,
+    ParkingReading,
+    SharingReading,
+)
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.privacy import Viewer, sharing_seen_by
 from parsing import parsed
@@ -56,9 +65,37 @@ def test_the_document_has_what_is_parked() -> None:
     assert turns_of(BEFORE, {})["parking"] is None
 
 
+def test_both_owners_read_one_sentence_about_room_that_was_made() -> None:
+    """Neither sees the name of the other where owners are hidden."""
+    train, notebook = ParkedFor("train.py", "dana", 1003, 0), ParkedFor("lab.ipynb", "alice", 1000, 40 * GIB)
+    parked = PARKED._replace(cause=ARRIVAL, made_for=train)
+    arrival = ArrivalReading(
+        "arrival:7.1", "dana · train.py (pid 7)", "dana", 1003, 7, UUID, False, 100.0, 6.2, (notebook,)
+    )
+    sharing = replace(SHARING, parking=replace(READING, programs=(parked,), arrivals=(arrival,)))
+
+    def sentences(viewer: Viewer) -> list[list[str]]:
+        parking: Any = dict(turns_of(sharing_seen_by(sharing, viewer), {}))["parking"]
+        return [[row["sentence"] for row in parking[part].values()] for part in ("programs", "arrivals")]
+
+    (for_alice,), for_dana = sentences(Viewer(sees_all=True))
+    assert for_alice.endswith(" to make room for dana's train.py; wakes when you use it")
+    assert for_dana == ["waited 6 s for room: 40.0 GiB of alice's idle lab.ipynb was parked"]
+    (for_alice,), hidden = sentences(Viewer(False, 1000, "alice"))
+    assert for_alice.endswith(" to make room for another user's program; wakes when you use it")
+    assert hidden == []
+    _, for_dana = sentences(Viewer(False, 1003, "dana"))
+    assert for_dana == ["waited 6 s for room: 40.0 GiB of another user's idle program was parked"]
+    assert list(room_lines(dict(turns_of(sharing, {})), 1003)) == [
+        "dana · train.py (pid 7) waited 6 s for room: 40.0 GiB of alice's idle lab.ipynb was parked."
+    ]
+    assert any("to make room for dana's train.py" in line for line in room_lines(dict(turns_of(sharing, {})), 1000))
+
+
 def test_status_explain_and_top_show_it() -> None:
-    assert f"  {NAME}: parked, 40.0 GiB in host memory" in list(status_lines(TURNS))
-    assert explanations(TURNS, "pid:4711") == explanations(TURNS, NAME) == [f"{NAME}: parked, 40.0 GiB in host memory."]
+    assert any(f"  {NAME}: parked, 40.0 GiB in host memory; parked " in line for line in status_lines(TURNS))
+    assert explanations(TURNS, "pid:4711") == explanations(TURNS, NAME)
+    assert explanations(TURNS, NAME)[0].startswith(f"{NAME}: parked, 40.0 GiB in host memory; parked ")
     row = next(row for row in turn_rows({"turns": TURNS}) if row.key == PARKED.key)
     assert row.cells[2].startswith("parked: 40")
 

@@ -39,9 +39,11 @@ from gpucommons.model.leases import (
 from gpucommons.model.ownership import Attribution, OwnerShare
 from gpucommons.model.process_identity import CommandLineReading, ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.sharing import (
+    ArrivalReading,
     ClientSharing,
     GpuSharing,
     LeftAlone,
+    ParkedFor,
     ParkedReading,
     ParkingReading,
     SharingReading,
@@ -136,10 +138,15 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "on mode fixed_quantum_s gpus clients departed messages disconnects refusals handoff_seconds "
         "window_s debug_labels connections share_programs left_alone parking park_seconds wake_seconds pauser"
     ),
-    ParkingReading: "idle_after_s eager unavailable programs events parks wakes refusals expected_rooms",
+    ParkingReading: (
+        "idle_after_s eager unavailable programs events parks wakes refusals expected_rooms "
+        "arrivals arrivals_held arrivals_waited_s"
+    ),
+    ParkedFor: "name user uid bytes",
+    ArrivalReading: "key name user uid pid gpu_uuid is_held since_wall_s waited_s parked why",
     ParkedReading: (
         "key name user uid stage gpu_uuid pids gpu_bytes host_bytes since_wall_s cause waits rate_bytes_s remaining_s "
-        "comes_after ancestors"
+        "comes_after ancestors made_for"
     ),
     GpuSharing: (
         "uuid index present running request_queue wait_queue running_memory_bytes "
