@@ -1,0 +1,456 @@
+"""Room on arrival on a real GPU: programs that begin where idle programs hold the memory, and what they wait.
+
+python -m bench.arrivals [PART ...] [--seconds 270] [--repetitions 20]    As root, with torch and transformers.
+
+empty: the start of a CUDA program on an empty GPU, with the agent and without.
+kills: parked programs are killed; each ends at once, and all memory is free.
+repeat: a torch program allocates most of the memory, of which an idle program holds a part; again and again.
+four: four programs of 25 GiB start within a second; idle programs hold 60 GiB.
+full: a torch program allocates 80 GiB; idle programs hold 100 GiB, and come back bit for bit.
+servers: an HTTP server around a transformers model, a notebook and a program with a DataLoader are parked for a
+    newcomer and used again.
+shards: transformers loads a model in shards onto a GPU that idle programs fill.
+
+Every measurement is printed as it is made. A part that does not fit into the seconds that are left is skipped, with a
+line. Without arguments: all parts, in this order.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import importlib.util
+import os
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pynvml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from bench.table import show  # noqa: E402
+from gpucommons.model.process_identity import ProcessKey  # noqa: E402
+from gpucommons.pauser.client import Pauser, PauserSettings  # noqa: E402
+from gpucommons.pauser.release import has_ended, key_of  # noqa: E402
+from parking.torch_notebooks import Notebook, notebook  # noqa: E402
+
+PROGRAMS = Path(__file__).with_name("arrival_programs.py")
+GIB = 2**30
+BEGUN_S = time.monotonic()
+ROWS: list[list[str]] = []
+CONFIG = """
+[web]
+listen = ""
+[ledger]
+enabled = false
+[leases]
+enabled = "false"
+[scheduler]
+share_programs = "all"
+socket = "{directory}/scheduler.sock"
+xpushare_socket = ""
+[parking]
+arrival_room = "{room}"
+arrival_idle_after_s = 3
+arrival_wait_s = 90
+settle_s = 2
+min_residence_s = 0
+[sharing_quotas.ballast]
+command = "*ballast*"
+share = false
+"""
+WATCHED = "new programs wait for room"
+
+
+def note(text: str) -> None:
+    print(f"{time.monotonic() - BEGUN_S:6.1f} s  {text}", flush=True)
+
+
+def row(part: str, measured: str, bar: str, good: bool) -> None:
+    ROWS.append([part, measured, bar, "holds" if good else "MISSED"])
+    note(f"{part}: {measured} (bar: {bar}): {'holds' if good else 'MISSED'}")
+
+
+def memory() -> tuple[int, int]:
+    """Free and total bytes of the first GPU."""
+    pynvml.nvmlInit()
+    found = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0))
+    return int(found.free), int(found.total)
+
+
+class Program:
+    """A program of arrival_programs.py, in a session of its own: it is a job of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._rest = b""
+
+    def line(self, within_s: float) -> str:
+        """Empty where it has ended or does not answer in time."""
+        assert self.process.stdout is not None
+        descriptor, until_s = self.process.stdout.fileno(), time.monotonic() + within_s
+        while b"\n" not in self._rest:
+            if not select.select([descriptor], [], [], max(0.0, until_s - time.monotonic()))[0]:
+                return ""
+            data = os.read(descriptor, 4096)
+            if not data:
+                return ""
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode()
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        os.write(self.process.stdin.fileno(), b"\n")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[Program]:
+    made = Program(*arguments)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+class LoneAgent:
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.lines: list[str] = []
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+
+    def wait_for(self, text: str, since: int = 0, within_s: float = 60) -> bool:
+        until_s = time.monotonic() + within_s
+        while not any(text in line for line in self.lines[since:]):
+            if time.monotonic() > until_s or self.process.poll() is not None:
+                note("the agent's last lines:\n" + "\n".join(self.lines[-25:]))
+                return False
+            time.sleep(0.02)
+        return True
+
+    def last(self, text: str) -> str:
+        return next((line for line in reversed(self.lines) if text in line), "")
+
+
+def can_unshare() -> bool:
+    return shutil.which("unshare") is not None and subprocess.run(["unshare", "--cgroup", "true"]).returncode == 0
+
+
+@contextmanager
+def agent(room: str = "60%") -> Iterator[LoneAgent]:
+    """In a cgroup namespace of its own: in a container all programs have one cgroup, and would be one job."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory) / "config.toml"
+        config.write_text(CONFIG.format(directory=directory, room=room))
+        prefix = ("unshare", "--cgroup") if can_unshare() else ()
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "bench.lone_agent", str(config)],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        running = LoneAgent(process)
+        try:
+            if not running.wait_for("pauser: ready"):
+                raise SystemExit("the agent did not start")
+            yield running
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()
+
+
+def until_watched(running: LoneAgent, since: int) -> bool:
+    return running.wait_for(WATCHED, since, within_s=30)
+
+
+def is_back(one: Notebook, first: object, within_s: float = 60) -> tuple[bool, float]:
+    begun_s = time.monotonic()
+    cell = one.run_cell(within_s)
+    return cell is not None and cell[1:] == first, time.monotonic() - begun_s
+
+
+def wait_for_end(key: ProcessKey) -> None:
+    until_s = time.monotonic() + 5
+    while not has_ended(key) and time.monotonic() < until_s:
+        time.sleep(0.005)
+
+
+# -- parts
+
+
+def empty(_: argparse.Namespace) -> None:
+    def starts() -> list[float]:
+        found = []
+        for _ in range(20):
+            with program("cuda", "64") as one:
+                found.append(float(one.line(20).partition(" ")[2]))
+        return found
+
+    with program("cuda", "64") as warm:
+        warm.line(20)
+        without = starts()
+        with agent():
+            time.sleep(2)
+            with_agent = starts()
+    before, after = statistics.median(without), statistics.median(with_agent)
+    text = f"start {before * 1e3:.0f} ms without, {after * 1e3:.0f} ms with the agent, medians of 20"
+    row("empty", text, "within 20 ms", after - before < 0.02)
+
+
+def kills(given: argparse.Namespace) -> None:
+    number = 50
+
+    async def run() -> tuple[int, float]:
+        done, slowest_s = 0, 0.0
+        with tempfile.TemporaryDirectory() as directory:
+            settings = PauserSettings(
+                record=Path(directory) / "paused", environment={"PYTHONPATH": os.pathsep.join(sys.path)}
+            )
+            pauser = Pauser(settings)
+            await pauser.start()
+            assert await pauser.wait_available(30), pauser.reason
+            for at in range(0, number, 10):
+                batch = [Program("cuda", "64") for _ in range(10)]
+                keys = []
+                for one in batch:
+                    assert one.line(30).startswith("ready")
+                    key = key_of(one.process.pid)
+                    assert key is not None
+                    keys.append(key)
+                for place, (one, key) in enumerate(zip(batch, keys, strict=True)):
+                    assert (await pauser.lock(key, timeout_ms=2000)).failure is None
+                    moving = asyncio.create_task(pauser.checkpoint(key, memory_bytes=64 << 20))
+                    # Of ten, six are parked, two are on their way and two are on their way back.
+                    if place < 6 or place > 7:
+                        await moving
+                    back = asyncio.create_task(pauser.restore(key)) if place > 7 else None
+                    await asyncio.sleep(0.02)
+                    begun_s = time.monotonic()
+                    one.process.kill()
+                    await asyncio.to_thread(wait_for_end, key)
+                    slowest_s = max(slowest_s, time.monotonic() - begun_s)
+                    done += has_ended(key)
+                    await asyncio.gather(*(task for task in (moving, back) if task is not None))
+                    one.end()
+                note(f"kills: {at + 10} of {number}, slowest end {slowest_s:.2f} s")
+            await pauser.stop()
+        return done, slowest_s
+
+    free_before, _ = memory()
+    done, slowest_s = asyncio.run(run())
+    time.sleep(0.5)
+    lost = free_before - memory()[0]
+    text = f"{done} of {number} ended, slowest {slowest_s:.2f} s, {lost / 2**20:.0f} MiB not free"
+    row("kills", text, "all, memory free", done == number and lost < 64 << 20)
+
+
+def repeat(given: argparse.Namespace) -> None:
+    _, total = memory()
+    held = total / GIB - 4 - 10
+    good, waited = 0, []
+    with ExitStack() as stack:
+        ballast = stack.enter_context(program("ballast", f"{held - 60:g}"))
+        assert ballast.line(60) == "ready"
+        idle = stack.enter_context(notebook(8.0))
+        cell = idle.run_cell()
+        assert cell is not None
+        running = stack.enter_context(agent("75Gi"))
+        tried = 0
+        # About 64 GiB are free: 66 do not fit until the idle program is parked.
+        for at in range(given.repetitions):
+            if time.monotonic() > given.until_s:
+                break
+            since = len(running.lines) if at else 0
+            with program("torch", "66") as one:
+                assert one.line(60) == "imported"
+                if not until_watched(running, since):
+                    break
+                tried += 1
+                one.go()
+                line = one.line(100)
+                good += line.startswith("ok")
+                waited.append(float(line.split()[1]) if line.startswith("ok") else float("nan"))
+                note(f"repeat {at + 1}: {line or 'ended'}; {running.last('goes on')[-110:]}")
+            same, back_s = is_back(idle, cell[1:])
+            note(f"    the idle program is back after {back_s:.1f} s, {'identical' if same else 'DIFFERENT'}")
+            good -= not same
+    text = f"{good} of {tried} started, median {statistics.median(waited or [float('nan')]):.1f} s to its memory"
+    row("repeat", text, "all start, idle one identical", 0 < tried == good)
+
+
+def four(given: argparse.Namespace) -> None:
+    _arrivals(given, "four", idle=2, each_gib=30.0, sizes=["25"] * 4)
+
+
+def full(given: argparse.Namespace) -> None:
+    _arrivals(given, "full", idle=2, each_gib=50.0, sizes=["80"])
+
+
+def _arrivals(given: argparse.Namespace, part: str, idle: int, each_gib: float, sizes: list[str]) -> None:
+    with ExitStack() as stack:
+        newcomers = [stack.enter_context(program("torch", gib)) for gib in sizes]
+        books = [stack.enter_context(notebook(each_gib)) for _ in range(idle)]
+        cells = [book.run_cell() for book in books]
+        running = stack.enter_context(agent("75%"))
+        for one in newcomers:
+            assert one.line(60) == "imported"
+        watched = until_watched(running, 0)
+        time.sleep(2)
+        note(f"{part}: {memory()[0] / GIB:.0f} GiB are free, {len(sizes)} programs allocate {sizes[0]} GiB each")
+        begun_s = time.monotonic()
+        for one in newcomers:
+            one.go()
+        lines = [one.line(120) for one in newcomers]
+        took_s = time.monotonic() - begun_s
+        note(f"{part}: {lines}")
+        for line in running.lines:
+            if "goes on" in line or "parked:" in line:
+                note(f"    {line[-150:]}")
+        for one in newcomers:
+            one.end()
+        back = [is_back(book, None if cell is None else cell[1:]) for book, cell in zip(books, cells, strict=True)]
+    started = sum(line.startswith("ok") for line in lines)
+    text = (
+        f"{started} of {len(sizes)} started, all after {took_s:.1f} s; idle ones identical: "
+        f"{sum(same for same, _ in back)} of {idle}, back after {', '.join(f'{s:.1f}' for _, s in back)} s"
+    )
+    row(part, text, "all start, all identical", watched and started == len(sizes) and all(same for same, _ in back))
+
+
+def servers(given: argparse.Namespace) -> None:
+    with ExitStack() as stack:
+        newcomer = stack.enter_context(program("torch", "100"))
+        server = stack.enter_context(program("server", "8"))
+        loader = stack.enter_context(program("loader", "8"))
+        kernel = stack.enter_context(notebook(24.0))
+        url = f"http://127.0.0.1:{server.line(90)}/"
+        before = urllib.request.urlopen(url, timeout=60).read()
+        cell = kernel.run_cell()
+        assert cell is not None
+        assert loader.line(60) == "ready"
+        loader.go()
+        assert loader.line(60)
+        running = stack.enter_context(agent("110Gi"))
+        assert newcomer.line(60) == "imported"
+        watched = until_watched(running, 0)
+        time.sleep(4)
+        newcomer.go()
+        line = newcomer.line(100)
+        note(f"servers: the newcomer: {line}; {running.last('goes on')[-150:]}")
+        parked = sum("parking: parked:" in one for one in running.lines)
+        newcomer.end()
+        time.sleep(2.5)
+        begun_s = time.monotonic()
+        same = urllib.request.urlopen(url, timeout=60).read() == before
+        answer_s = time.monotonic() - begun_s
+        kernel_same, cell_s = is_back(kernel, cell[1:])
+        begun_s = time.monotonic()
+        loader.go()
+        step = loader.line(60)
+        step_s = time.monotonic() - begun_s
+        for one in running.lines:
+            if "parking: refused" in one:
+                note(f"    {one[-150:]}")
+    text = (
+        f"{parked} of 3 parked; first answer of the server after {answer_s:.1f} s, of the kernel after {cell_s:.1f} s, "
+        f"of the DataLoader's program after {step_s:.1f} s"
+    )
+    row("servers", text, "right answers", watched and line.startswith("ok") and same and kernel_same and bool(step))
+
+
+def shards(given: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ExitStack() as stack:
+        with program("save", folder, "20") as saving:
+            saving.process.wait(120)
+        _, total = memory()
+        idle = stack.enter_context(notebook(20.0))
+        cell = idle.run_cell()
+        assert cell is not None
+        ballast = stack.enter_context(program("ballast", f"{total / GIB - 20 - 16:g}"))
+        assert ballast.line(60) == "ready"
+        newcomer = stack.enter_context(program("shards", folder))
+        running = stack.enter_context(agent("25%"))
+        assert newcomer.line(90) == "imported"
+        watched = until_watched(running, 0)
+        newcomer.go()
+        line = newcomer.line(100)
+        note(f"shards: {line}; {running.last('goes on')[-150:]}")
+        newcomer.end()
+        same, back_s = is_back(idle, cell[1:])
+    text = f"a model of 20 GiB: {line or 'failed'}; the idle program is back after {back_s:.1f} s"
+    row("shards", text, "it loads, idle one identical", watched and line.startswith("ok") and same)
+
+
+PARTS: dict[str, tuple[Callable[[argparse.Namespace], None], float]] = {
+    "empty": (empty, 25.0),
+    "kills": (kills, 25.0),
+    "repeat": (repeat, 40.0),
+    "four": (four, 65.0),
+    "full": (full, 95.0),
+    "servers": (servers, 60.0),
+    "shards": (shards, 60.0),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--seconds", type=float, default=270.0)
+    parser.add_argument("--repetitions", type=int, default=20)
+    given = parser.parse_args()
+    if shutil.which("nvidia-smi") is None or importlib.util.find_spec("torch") is None:
+        print("skipped: bench.arrivals needs a GPU and torch")
+        return
+    unknown = [name for name in given.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"no such part: {', '.join(unknown)}")
+    parts = given.parts or list(PARTS)
+    given.until_s = BEGUN_S + given.seconds
+    for at, name in enumerate(parts):
+        measure, needs_s = PARTS[name]
+        left_s = given.until_s - time.monotonic()
+        if left_s < needs_s:
+            note(f"{name}: skipped, it takes about {needs_s:.0f} s and {left_s:.0f} are left")
+            continue
+        if name == "repeat":
+            # What the parts after it do not need.
+            given.until_s -= sum(PARTS[later][1] for later in parts[at + 1 :])
+        try:
+            measure(given)
+        except Exception as error:
+            row(name, f"{type(error).__name__}: {error}", "it runs", False)
+        given.until_s = BEGUN_S + given.seconds
+    show("Room on arrival", ["part", "measured", "bar", ""], ROWS)
+
+
+if __name__ == "__main__":
+    main()
