@@ -24,7 +24,7 @@ USER, PASSWORD, TOKEN = "gpus", "mail-secret", "hook-secret"
 
 
 class Mailbox:
-    """What an SMTP server took. It refuses recipients whose address begins with `unknown`.
+    """What an SMTP server took. It refuses recipients whose address begins with `unknown`, and for now `full`.
 
     A `guarded` one takes only what arrives over TLS after a login.
     """
@@ -39,6 +39,8 @@ class Mailbox:
     ) -> str:
         if address.startswith("unknown"):
             return "550 no such user"
+        if address.startswith("full"):
+            return "452 the mailbox is full"
         envelope.rcpt_tos.append(address)
         return "250 taken"
 

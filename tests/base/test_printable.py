@@ -14,6 +14,14 @@ def test_what_is_not_printable_is_escaped() -> None:
     assert printable("Zoë 研究") == "Zoë 研究"
 
 
+def test_letters_that_cannot_be_seen_are_escaped() -> None:
+    for code in (0x3164, 0x115F, 0x1160, 0xFFA0, 0x2800, 0x034F, 0xFE00, 0xFE0F, 0xE0100, 0xE01EF, 0x180B, 0x17B4):
+        shown = printable(f"ali{chr(code)}ce")
+        assert shown == f"ali{chr(code).encode('unicode_escape').decode()}ce"
+        assert chr(code) not in printable_json(json.dumps(f"ali{chr(code)}ce", ensure_ascii=False))
+    assert printable("한글 e\u0301 नमस्ते") == "한글 e\u0301 नमस्ते"
+
+
 def test_a_long_text_is_cut() -> None:
     assert printable("x" * 50, 10) == "x" * 9 + "…"
 

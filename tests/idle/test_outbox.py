@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpucommons.base.address import Address
-from gpucommons.idle.channels import Delivery, Email, Letter, Outbox, Patience, SmtpServer, Webhook
+from gpucommons.idle.channels import Delivery, DeliveryFailed, Email, Letter, Outbox, Patience, SmtpServer, Webhook
 from prometheus_server import free_port
 from receivers import hook, mailbox, silent_server
 from waiting import until
@@ -92,3 +92,48 @@ def test_a_letter_that_waits_for_its_next_try_is_handed_back() -> None:
     outbox.submit(LETTER)
     until(lambda: outbox.state.failing_since_wall_s, "the first try failed")
     assert outbox.close() == [LETTER]
+
+
+def test_a_recipient_that_is_refused_for_now_holds_back_no_other_letter() -> None:
+    done: list[Delivery] = []
+    with mailbox() as (box, server):
+        host, _, port = server.partition(":")
+        channel = Email(SmtpServer(Address(host, int(port)), "none", "gpus@example.org"))
+        outbox = Outbox(channel, done.append, Patience(first_s=600.0, max_s=600.0))
+        outbox.start()
+        full = LETTER._replace(address="full@example.org")
+        outbox.submit(full)
+        outbox.submit(LETTER)
+        outbox.submit(LETTER)
+        until(lambda: len(done) == 2, "the others are delivered")
+        assert (outbox.state.waiting, outbox.state.failing_since_wall_s) == (1, None)
+        assert outbox.close() == [full]
+    assert box.recipients == ["alice@example.org"] * 2
+
+
+class Picky:
+    """A channel that fails for one text, as if it could not be reached."""
+
+    name = "picky"
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+
+    def deliver(self, letter: Letter) -> None:
+        self.tried.append(letter.text)
+        if letter.text == "bad":
+            raise DeliveryFailed("status 500")
+
+
+def test_a_letter_at_which_the_channel_fails_comes_last_the_next_time() -> None:
+    done: list[Delivery] = []
+    channel = Picky()
+    outbox = Outbox(channel, done.append, Patience(0.01, 0.02, give_up_s=0.5))
+    for text in ("bad", "a", "b"):
+        outbox.submit(LETTER._replace(text=text))
+    outbox.start()
+    until(lambda: len(done) == 3, "all are done")
+    outbox.close()
+    assert channel.tried[:4] == ["bad", "a", "b", "bad"]
+    assert [each.letter.text for each in done] == ["a", "b", "bad"]
+    assert done[-1].problem == "status 500"

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -35,15 +36,41 @@ def refused(path: Path) -> str | None:
 
 
 def open_state_file(path: Path | str, flags: int) -> int:
-    """A descriptor; a file that does not exist is created. The mode of an existing file is not changed."""
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, STATE_FILE_MODE)
+    """A descriptor; a file that does not exist is created. The mode of an existing file is not changed.
+
+    In a directory that others may write to, a link is not followed: it may be theirs.
+    """
+    no_follow = os.O_NOFOLLOW if _others_may_write(Path(path).parent) else 0
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | no_follow, STATE_FILE_MODE)
+
+
+def _others_may_write(directory: Path) -> bool:
+    try:
+        found = os.stat(directory)
+    except OSError:
+        return False
+    return bool(found.st_mode & 0o002) or found.st_uid not in (0, os.geteuid())
+
+
+@contextmanager
+def creation_mode(mode: int) -> Iterator[None]:
+    """What is created meanwhile has exactly this mode at once. A chmod afterwards would follow a link that another
+    user put in its place. The umask is that of the process: keep it short."""
+    before = os.umask(0o777 & ~mode)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def replace_state_file(path: Path, content: bytes, mode: int = STATE_FILE_MODE, durably: bool = False) -> None:
     """Readers find the old content or the new one. `durably` also survives a power failure. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    # A draft of an earlier run; or a link of another user, where that user may write to the directory.
+    with suppress(FileNotFoundError):
+        os.unlink(draft)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

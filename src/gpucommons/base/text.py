@@ -79,6 +79,13 @@ def user_address(pattern: str, user: str) -> str:
 # The functions return the type Printable, and the commands print nothing else. `tests/house/test_output.py` checks it.
 
 
+# Letters and marks that take no place, or that of a space: two names that differ only in them look the same. Python
+# counts them as printable.
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+
+
 class Printable(str):
     """Printable characters and our own line breaks. Made in this module only; joined with other text it is a str."""
 
@@ -87,7 +94,7 @@ class Printable(str):
 
 def printable(text: str, most: int = 10_000) -> Printable:
     """One line: the text with what is not printable escaped, and at most `most` characters of it."""
-    safe = text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+    safe = text if _is_safe(text) else "".join(c if _is_safe(c) else _escaped(c) for c in text)
     return Printable(safe if len(safe) <= most else safe[: most - 1] + "…")
 
 
@@ -98,7 +105,11 @@ def printable_lines(lines: Iterable[str]) -> Printable:
 
 def printable_json(text: str) -> Printable:
     """A JSON text with the same value. Only strings in it can have such characters, and JSON has an escape for each."""
-    return Printable("".join(c if c.isprintable() or c == "\n" else _json_escaped(c) for c in text))
+    return Printable("".join(c if _is_safe(c) or c == "\n" else _json_escaped(c) for c in text))
+
+
+def _is_safe(text: str) -> bool:
+    return text.isprintable() and _INVISIBLE.search(text) is None
 
 
 def _escaped(character: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpucommons.base.files import creation_mode
+
 _CREDENTIALS: Final = struct.Struct("3i")
 # Linux: the supplementary groups of the peer. Python has no name for it.
 _SO_PEERGROUPS: Final = 59
@@ -55,9 +57,9 @@ class UnixListener(socket.socket):
         self._path = path
         self._file: tuple[int, int] | None = None
         try:
-            self.bind(path)
+            with creation_mode(mode):
+                self.bind(path)
             self._file = _identity(path)
-            os.chmod(path, mode)
             self.listen(_BACKLOG)
             self.setblocking(False)
         except OSError:
@@ -158,8 +160,9 @@ def _make_directory(directory: Path, setting: str) -> None:
     if directory.is_dir():
         return
     try:
-        directory.mkdir(parents=True)
-        directory.chmod(_DIRECTORY_MODE)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with creation_mode(_DIRECTORY_MODE):
+            directory.mkdir()
     except OSError as error:
         raise ListenError(
             f"cannot create {directory}: {error.strerror or error}; run as root or set {setting} to another path"

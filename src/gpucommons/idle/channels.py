@@ -215,6 +215,16 @@ class Delivery(NamedTuple):
     problem: str = ""
 
 
+@dataclass(slots=True, eq=False)
+class _WaitingLetter:
+    """`since_s` is when it was submitted, `due_s` when it may be tried next."""
+
+    letter: Letter
+    since_s: float
+    due_s: float
+    backoff: Backoff
+
+
 class Outbox:
     """`done` is called for each letter, on the thread of the channel or of the caller."""
 
@@ -228,10 +238,13 @@ class Outbox:
         self._channel = channel
         self._done = done
         self._patience = patience or Patience()
-        self._queue: queue.Queue[tuple[Letter, float] | None] = queue.Queue(max_letters)
+        self._max_letters = max_letters
+        self._queue: queue.Queue[_WaitingLetter | None] = queue.Queue(max_letters)
+        # Tried without success; changed on the channel's thread only.
+        self._retries: list[_WaitingLetter] = []
+        self._paused_until_s = 0.0
         self._backoff = Backoff(self._patience.first_s, self._patience.max_s)
         self._stopping = threading.Event()
-        self._unsent: list[Letter] = []
         self._thread = threading.Thread(target=self._work, name=f"messages-{channel.name}", daemon=True)
         # Written on the channel's thread only; what is dropped is counted on that of the caller.
         self._state = ChannelState(channel.name)
@@ -250,8 +263,12 @@ class Outbox:
 
     def submit(self, letter: Letter) -> None:
         """Does not block: a letter that the queue cannot take is dropped."""
+        now_s = time.monotonic()
+        backoff = Backoff(self._patience.first_s, self._patience.max_s)
         try:
-            self._queue.put_nowait((letter, time.monotonic()))
+            if len(self._retries) + self._queue.qsize() >= self._max_letters:
+                raise queue.Full
+            self._queue.put_nowait(_WaitingLetter(letter, now_s, now_s, backoff))
         except queue.Full:
             self._dropped += 1
             self._done(Delivery(letter, self.name, "too many messages wait"))
@@ -263,32 +280,54 @@ class Outbox:
             self._queue.put_nowait(None)
         if self._thread.ident is not None:
             self._thread.join(_STOP_WITHIN_S)
-        unsent = list(self._unsent)
+        unsent = [waiting.letter for waiting in self._retries]
         while not self._queue.empty():
-            unsent += [waiting[0] for waiting in (self._queue.get_nowait(),) if waiting is not None]
+            unsent += [waiting.letter for waiting in (self._queue.get_nowait(),) if waiting is not None]
         return unsent
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            waiting = self._queue.get()
+            waiting = self._next()
             if waiting is not None:
-                self._try_until_done(*waiting)
-            self._queue.task_done()
+                self._attempt(waiting)
 
-    def _try_until_done(self, letter: Letter, since_s: float) -> None:
-        while True:
-            problem = self._try(letter)
-            if problem is None:
-                self._done(Delivery(letter, self.name))
-                return
-            if problem.final or time.monotonic() - since_s >= self._patience.give_up_s:
+    def _next(self) -> _WaitingLetter | None:
+        """The letter to try now: a new one, then the one whose next try is due first. Waits for it."""
+        pause_s = self._paused_until_s - time.monotonic()
+        if pause_s > 0:
+            self._stopping.wait(pause_s)
+            return None
+        first = min(self._retries, key=lambda waiting: waiting.due_s, default=None)
+        timeout_s = None if first is None else max(0.0, first.due_s - time.monotonic())
+        try:
+            found = self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            if first is not None:
+                self._retries.remove(first)
+            return first
+        if found is None:
+            self._queue.task_done()
+        return found
+
+    def _attempt(self, waiting: _WaitingLetter) -> None:
+        """One try. A letter that fails for now waits by itself, and the others are tried: a server may refuse only it.
+
+        If the channel fails, all wait; then another letter comes first.
+        """
+        letter, problem = waiting.letter, self._try(waiting.letter)
+        now_s = time.monotonic()
+        if problem is None or problem.final or now_s - waiting.since_s >= self._patience.give_up_s:
+            self._queue.task_done()
+            if problem is not None:
                 self._state = replace(self._state, failed=self._state.failed + 1)
                 log.warning("messages: %r by %s is given up: %s", letter.subject, self.name, problem)
-                self._done(Delivery(letter, self.name, str(problem)))
-                return
-            if self._stopping.wait(self._backoff.next_s()):
-                self._unsent.append(letter)
-                return
+            self._done(Delivery(letter, self.name, "" if problem is None else str(problem)))
+            return
+        if problem.of_letter:
+            waiting.due_s = now_s + waiting.backoff.next_s()
+        else:
+            waiting.due_s = self._paused_until_s = now_s + self._backoff.next_s()
+        self._retries.append(waiting)
 
     def _try(self, letter: Letter) -> DeliveryFailed | None:
         try:

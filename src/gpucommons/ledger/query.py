@@ -38,6 +38,7 @@ from gpucommons.rules.identities import account_name, qualified_name
 
 # Reads a period from the ledger file, also while an agent writes it. Never writes.
 
+ABSENT = "absent"
 _Result = TypeVar("_Result")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)
 SUM_COLUMNS = ", ".join(f"sum({name})" for name in Amounts._fields)
@@ -90,7 +91,7 @@ def queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Resu
     if reason := refused(path):
         raise LedgerError("cannot_open", reason)
     if not path.exists():
-        raise LedgerError("absent", f"{path}: no ledger; 'gpucommons up' writes it ([ledger] file)")
+        raise LedgerError(ABSENT, f"{path}: no ledger; 'gpucommons up' writes it ([ledger] file)")
     try:
         with closing(_connected(path)) as connection:
             return query(connection)
@@ -116,6 +117,9 @@ def _checked(path: Path, options: str) -> sqlite3.Connection:
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                # The file is made first, then its tables.
+                raise LedgerError(ABSENT, f"{path}: the ledger is being created; try again in a moment")
             raise LedgerError("foreign", f"{path}: not a gpucommons ledger")
         if not 1 <= version <= len(MIGRATIONS):
             raise LedgerError("version", f"{path}: schema version {version}, this program reads 1 to {len(MIGRATIONS)}")
@@ -232,9 +236,16 @@ def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Pr
 
 
 def read_accounts(path: Path, now_wall_s: float, prices: Prices = NO_PRICES) -> AccountsReading:
-    """Empty while there is no ledger file; raises LedgerError where it cannot be read."""
-    if not path.exists():
-        return AccountsReading()
+    """Empty while there is no ledger file, or an empty one; raises LedgerError where it cannot be read."""
+    try:
+        return _read_accounts(path, now_wall_s, prices)
+    except LedgerError as error:
+        if error.reason == ABSENT:
+            return AccountsReading()
+        raise
+
+
+def _read_accounts(path: Path, now_wall_s: float, prices: Prices) -> AccountsReading:
     midnight_s = datetime.fromtimestamp(now_wall_s).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     by_period, today = {}, {}
     for name in PERIODS:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.files import creation_mode
 from gpucommons.base.text import parse_decimal
 from gpucommons.base.unix_listener import peer_credentials
 from gpucommons.pauser import cuda, release
@@ -377,8 +378,8 @@ def _listen(path: Path) -> socket.socket:
         if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):
             os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    os.chmod(path, 0o666)
+    with creation_mode(0o666):
+        listener.bind(str(path))
     listener.listen(16)
     return listener
 

@@ -1,5 +1,6 @@
 """Too many connections: a scraper is always admitted unless running requests hold every connection."""
 
+import asyncio
 import base64
 import socket
 from contextlib import AsyncExitStack
@@ -10,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from fakes.faces import FakeFaces
+from gpucommons.faces.web.access.auth import Authenticator
 from gpucommons.faces.web.http.connections import ConnectionLimits, guard_of
 from gpucommons.faces.web.http.listeners import origin_of
 from gpucommons.faces.web.http.server import WebServer
@@ -72,6 +74,42 @@ def test_connections_that_were_only_refused_cannot_keep_out_a_scrape(tmp_path: P
             await crowd(stack, port_of(server), CROWD, 20, "/metrics")
             assert (await fetch(port_of(server), source=NEWCOMER, headers=PASSWORD)).status == 200
             assert (await scraper.ask("/metrics", headers=PASSWORD)).status == 200, "an idle peer with access is kept"
+
+    run(check())
+
+
+def test_guesses_that_wait_for_their_check_cannot_keep_out_a_scraper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks never end here: every connection of the crowd has a request that runs."""
+    path = tmp_path / "web.yml"
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(rounds=4)).decode()
+    path.write_text(f"basic_auth_users: {{prometheus: {hashed}}}\n")
+
+    async def check() -> None:
+        async with serving(limits=LIMITS, web_config=path) as server, AsyncExitStack() as stack:
+            port = port_of(server)
+            assert (await fetch(port, source=SCRAPER, headers=PASSWORD)).status == 200
+            ended = asyncio.Event()
+
+            async def never(*_: object) -> bool:
+                return await ended.wait()
+
+            monkeypatch.setattr(Authenticator, "_matches", never)
+            # It is connected, and has sent nothing yet: more guessers come.
+            scraper = await stack.enter_async_context(await Peer.connect(port, source=SCRAPER))
+            for number in range(3 * LIMITS.connections):
+                guess = base64.b64encode(f"prometheus:{number}".encode()).decode()
+                source = CROWD[number % len(CROWD)]
+                peer = await stack.enter_async_context(await Peer.connect(port, source=source))
+                peer.request("/metrics", headers={"Authorization": f"Basic {guess}"})
+                await asyncio.sleep(0)
+            await until(lambda: server.stats().connections_refused.get("evicted", 0) > LIMITS.connections)
+            assert (await scraper.ask("/metrics", headers=PASSWORD)).status == 200
+            for _ in range(10):
+                assert (await fetch(port, source=SCRAPER, headers=PASSWORD)).status == 200
+            assert (await fetch(port, source=NEWCOMER, headers=PASSWORD)).status == 200
+            ended.set()
 
     run(check())
 

@@ -121,7 +121,8 @@ class SchedulerThread:
 
         if self._server is None:
             done("the scheduler does not run")
-        self._to_server(park)
+        else:
+            self._to_server(park)
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))

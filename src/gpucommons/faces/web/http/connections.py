@@ -127,12 +127,14 @@ class ConnectionPhase(Enum):
 
 
 class Expendable(IntEnum):
-    """The connections that are closed when there are too many, in this order."""
+    """The connections that are closed when there are too many, in this order. CHECKED: its password is, which takes
+    long; credentials that were accepted before are known at once."""
 
     SILENT = 0
     NEVER_SERVED = 1
-    IDLE = 2
-    STREAM = 3
+    CHECKED = 2
+    IDLE = 3
+    STREAM = 4
 
 
 def overdue(phase: ConnectionPhase, waited_s: float, limits: ConnectionLimits) -> str | None:
@@ -274,14 +276,14 @@ class ConnectionGuard(asyncio.Protocol):
 
     @property
     def expendable(self) -> Expendable | None:
-        """None while a request runs, and while the next request of a connection with access arrives."""
+        """None while a request with access runs, and while the next request of a connection with access arrives."""
         if self.phase is ConnectionPhase.SILENT:
             return Expendable.SILENT
         if self._exempt:
             return Expendable.STREAM
         runs = self.phase is ConnectionPhase.ANSWERING and not self.answered
         if not self.served:
-            return None if runs else Expendable.NEVER_SERVED
+            return Expendable.CHECKED if runs else Expendable.NEVER_SERVED
         return Expendable.IDLE if self.phase is ConnectionPhase.IDLE else None
 
     @property
@@ -385,7 +387,8 @@ class Connections:
         if self._of_origin[guard.origin] >= self.limits.per_origin:
             has_room = self._close_one(guard.origin) or self._refuse("origin_limit")
         elif len(self._guards) >= most:
-            has_room = self._close_one(None) or self._refuse("connection_limit")
+            # A newcomer takes the place of no origin that has scraped before.
+            has_room = self._close_one(None, guard.origin in self._scrapers) or self._refuse("connection_limit")
         else:
             has_room = True
         if has_room:
@@ -404,13 +407,15 @@ class Connections:
         self.refused[reason] += 1
         return False
 
-    def _close_one(self, origin: str | None) -> bool:
+    def _close_one(self, origin: str | None, of_scrapers: bool = True) -> bool:
         """Close the most expendable connection, of this origin if one is given; otherwise the origin with the most
-        connections loses one first. False if every connection is needed."""
+        connections loses one first. False if every connection is needed. Those of scrapers only with `of_scrapers`."""
         found: tuple[Expendable, int, float, ConnectionGuard] | None = None
         for guard in self._guards:
             expendable = guard.expendable
             if expendable is None or (origin is not None and guard.origin != origin):
+                continue
+            if guard.origin in self._scrapers and not of_scrapers:
                 continue
             rank = (expendable, -self._of_origin[guard.origin], guard.since_s)
             if found is None or rank < found[:3]:

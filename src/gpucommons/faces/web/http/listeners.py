@@ -4,15 +4,17 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import math
 import pwd
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
 
 from gpucommons.base.address import Address, UnixAddress
-from gpucommons.base.peers import is_local
+from gpucommons.base.peers import is_local, look_at, owner_of
 from gpucommons.base.processes import port_owner
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError, listen, peer_credentials
@@ -26,12 +28,18 @@ from gpucommons.model.snapshot import Snapshot
 _MAX_REMEMBERED = 1024
 # A directory server that does not answer must not delay a request; the name is looked up again later.
 _LOOKUP_S = 2.0
+_RETRY_S = 60.0
+_MAX_LOOKUPS = 8
 
 
 def origin_of(connected: socket.socket, sockaddr: object) -> str:
-    """What is counted as one origin: an IPv4 address, the /64 network of an IPv6 address, the user of a Unix socket."""
+    """What is counted as one origin: an IPv4 address, the /64 network of an IPv6 address, the owner of a Unix socket's
+    peer: its container, the maker of its user namespace, or its user."""
     if not isinstance(sockaddr, tuple):
-        return f"uid {peer_credentials(connected).uid}" if hasattr(socket, "SO_PEERCRED") else "unix"
+        if not hasattr(socket, "SO_PEERCRED"):
+            return "unix"
+        peer = peer_credentials(connected)
+        return owner_of(peer.uid, look_at(peer.pid))
     address = ipaddress.ip_address(str(sockaddr[0]).partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
@@ -51,12 +59,15 @@ class WebPeer(NamedTuple):
 
 class Peers:
     """The user of a Unix connection's peer. The name is that of the snapshot, under which the user is billed: an agent
-    in a container does not know the host's users by itself. A name that the snapshot does not have is looked up once,
-    off the event loop."""
+    in a container does not know the host's users by itself. A name that the snapshot does not have is looked up off the
+    event loop. A name service may hang: there is one lookup for a uid at a time, few in all, and a failure is
+    remembered for a while."""
 
     def __init__(self, latest: Callable[[], Snapshot | None]) -> None:
         self._latest = latest
         self._names: dict[int, str] = {}
+        self._lookups: dict[int, asyncio.Task[str | None]] = {}
+        self._failed_s: dict[int, float] = {}
 
     async def of(self, transport: asyncio.BaseTransport | None) -> WebPeer:
         connected = None if transport is None else transport.get_extra_info("socket")
@@ -72,13 +83,38 @@ class Peers:
             return users.names[uid]
         if uid in self._names:
             return self._names[uid]
-        try:
-            entry = await asyncio.wait_for(in_daemon_thread(lambda: pwd.getpwuid(uid)), _LOOKUP_S)
-        except (KeyError, TimeoutError):
+        now_s = time.monotonic()
+        if now_s - self._failed_s.get(uid, -math.inf) < _RETRY_S:
             return None
+        lookup = self._lookups.get(uid)
+        if lookup is None:
+            if len(self._lookups) >= _MAX_LOOKUPS:
+                return None
+            lookup = self._lookups[uid] = asyncio.create_task(self._look_up(uid), name="user-name")
+        await asyncio.wait([lookup], timeout=_LOOKUP_S)
+        if lookup.done():
+            return lookup.result()
+        self._remember_failure(uid, now_s)
+        return None
+
+    async def _look_up(self, uid: int) -> str | None:
+        """A lookup that hangs stays among `_lookups`: it has a thread."""
+        try:
+            name = (await in_daemon_thread(lambda: pwd.getpwuid(uid))).pw_name
+        except (KeyError, OSError):
+            self._remember_failure(uid, time.monotonic())
+            return None
+        finally:
+            self._lookups.pop(uid, None)
         if len(self._names) < _MAX_REMEMBERED:
-            self._names[uid] = entry.pw_name
-        return entry.pw_name
+            self._names[uid] = name
+        return name
+
+    def _remember_failure(self, uid: int, now_s: float) -> None:
+        self._failed_s.pop(uid, None)
+        self._failed_s[uid] = now_s
+        if len(self._failed_s) > _MAX_REMEMBERED:
+            del self._failed_s[next(iter(self._failed_s))]
 
 
 # Listening sockets and the accept loop.
