@@ -160,6 +160,15 @@ PAUSE_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0
 TURN_BUCKETS: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
+class SharingClass(StrEnum):
+    """What a program may wait for. batch: it takes turns like any other. latency: it is never paused, and others are
+    held back while it works. background: it runs only while no program of another class uses the GPU."""
+
+    BATCH = "batch"
+    LATENCY = "latency"
+    BACKGROUND = "background"
+
+
 class WaitReason(StrEnum):
     """Why a client that requested a turn does not run: rules/wait_reasons.py has the sentences."""
 
@@ -169,6 +178,7 @@ class WaitReason(StrEnum):
     DEMAND = "demand"
     SOLO = "solo"
     FAIRNESS = "fairness"
+    BACKGROUND = "background"
     READY = "ready"
 
 
@@ -191,6 +201,8 @@ class ClientSharing(NamedTuple):
     pids in `processes`, and the protocol version 0; for a client of nvshare these are None and empty. The standing of a
     program may also be "resting": it does not use the GPU now, is not paused and takes no turns; or "stopped", by its
     user, or "hanging": the driver's call for it does not return. Then `held_up` says what is in the way, in words.
+    `class_source` is where its class was set; `holds_back`: others are held back while it works, which a program of
+    class latency loses while its owner has more than its share.
     """
 
     client_id: str
@@ -229,6 +241,9 @@ class ClientSharing(NamedTuple):
     program: str | None = None
     processes: tuple[int, ...] = ()
     held_up: str = ""
+    sharing_class: SharingClass = SharingClass.BATCH
+    class_source: str = "none"
+    holds_back: bool = False
 
 
 class LeftAlone(NamedTuple):
@@ -287,6 +302,7 @@ class PauserReading(NamedTuple):
 
     `timeouts` are locks that failed because submitted work did not end in time. `forced` are programs that the pauser
     resumed on its own, after the longest pause. `longest_pause_s` is of the pauses for turns, also those that go on.
+    `hold_backs` are times in which programs were held back for one of class latency, or a background one for another.
     """
 
     available: bool
@@ -299,6 +315,8 @@ class PauserReading(NamedTuple):
     longest_pause_s: float
     lock_seconds: HistogramReading
     unlock_seconds: HistogramReading
+    hold_backs: int = 0
+    held_back_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,6 +270,17 @@ class Pauser:
             _GRACE_S, PauserRequest(self._next_number(), Operation.WATCH_ARRIVALS, arrivals=terms)
         )
 
+    async def guard(self, process: ProcessKey, group: str, share_percent: int) -> Reply:
+        """While it works, the programs that yield in this group are held back, for at most this share of the time."""
+        return await self._ask(Operation.GUARD, _GRACE_S, process, gpu=group, share_percent=share_percent)
+
+    async def yield_to(self, process: ProcessKey, group: str) -> Reply:
+        """It is held back while a guard of this group works."""
+        return await self._ask(Operation.YIELD_TO, _GRACE_S, process, gpu=group)
+
+    async def leave_groups(self, process: ProcessKey) -> Reply:
+        return await self._ask(Operation.LEAVE_GROUPS, _GRACE_S, process)
+
     async def checkpoint(self, process: ProcessKey, *, memory_bytes: int = 0) -> Reply:
         """Move the GPU memory of a locked program to host memory.
 
@@ -311,10 +322,11 @@ class Pauser:
         timeout_ms: int = 0,
         gpu: str = "",
         memory_bytes: int = 0,
+        share_percent: int = 0,
     ) -> Reply:
         reply = await self._request(
             within_s,
-            PauserRequest(self._next_number(), operation, process, timeout_ms, gpu, memory_bytes),
+            PauserRequest(self._next_number(), operation, process, timeout_ms, gpu, memory_bytes, share_percent),
         )
         if reply.failure is not None:
             self.counters.failures[operation.value, reply.failure.code] += 1
@@ -422,7 +434,12 @@ class Pauser:
             if answer is not None and not answer.done():
                 answer.set_result(message)
         elif isinstance(message, Notice):
-            if message.kind is NoticeKind.STOPPED:
+            if message.kind is NoticeKind.HELD_BACK:
+                self.counters.hold_backs += 1
+                self.counters.held_back_s += message.held_back_s
+            elif message.kind is NoticeKind.HOLDS_BACK:
+                pass
+            elif message.kind is NoticeKind.STOPPED:
                 # If it is paused, that ends when its user continues it.
                 self.counters.not_for_a_turn(message.process)
             elif message.kind not in (NoticeKind.HANGS, NoticeKind.ARRIVED):

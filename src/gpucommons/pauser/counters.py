@@ -15,6 +15,8 @@ from gpucommons.pauser.backend import Code, Failure
 class Counters:
     """`failures` is by (operation, code); a lock that timed out is in both `timeouts` and `failures`.
 
+    `hold_backs` are times in which programs were held back for another one, `held_back_s` how long they lasted in all.
+
     `forced` are programs that the pauser resumed on its own, `restarts` are pausers after the first. `longest_pause_s`
     is of the pauses for turns that have ended. A pause ends when that is known: not when the pauser is lost. A lock
     that was not answered counts as a pause from when it was asked for.
@@ -26,6 +28,8 @@ class Counters:
     forced: int = 0
     restarts: int = 0
     longest_pause_s: float = 0.0
+    hold_backs: int = 0
+    held_back_s: float = 0.0
     failures: Counter[tuple[str, int]] = field(default_factory=Counter)
     lock_seconds: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS))
     unlock_seconds: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS))
@@ -81,6 +85,8 @@ class Counters:
             max([self.longest_pause_s, *(now_s - since_s for since_s in self._paused_since_s.values())]),
             self.lock_seconds.reading(),
             self.unlock_seconds.reading(),
+            self.hold_backs,
+            self.held_back_s,
         )
 
 

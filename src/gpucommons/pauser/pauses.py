@@ -15,8 +15,9 @@ from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, State, failure
+from gpucommons.pauser.holdback import HoldBack
 from gpucommons.pauser.looks import HeldUp, Looks
-from gpucommons.pauser.protocol import Notice, NoticeKind, Paused
+from gpucommons.pauser.protocol import LATE_S, Notice, NoticeKind, Paused
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from gpucommons.pauser.release import FINAL, UNFINISHED, Attempt, Outcome, attempt, has_ended, key_of
 
@@ -31,6 +32,11 @@ _SHORT_CALL_S: Final = 0.2
 # A new program: it has no work submitted, and is not ready for some milliseconds.
 _HOLD_TIMEOUT_MS: Final = 200
 _HOLD_AGAIN_S: Final = 0.002
+# How long a program that yields to another may take to stop: later than this, it is not worth it. It is tried again
+# later, or soon where it was being resumed.
+_HOLD_BACK_MS: Final = 100
+_HOLD_BACK_AGAIN_S: Final = 0.5
+_HOLD_BACK_SOON_S: Final = 0.02
 
 # The driver refused before it touched the process, so that it runs even if its state cannot be asked for either.
 _NEVER_LOCKED: Final = frozenset({Code.NOT_CUDA, Code.OPERATING_SYSTEM, Code.NOT_SUPPORTED, Code.REFUSED})
@@ -46,6 +52,9 @@ class _Hold:
 
     `revoked`: to be released. `releasing`: a thread is at it. `reason` is why, for the notice; empty: there is none.
     `stopped`: it is released when its user continues it.
+
+    `for_agent`: the agent asked for it; `for_guard`: another program works that it yields to. It is released when
+    neither is so any more.
     """
 
     entry: Entry
@@ -56,6 +65,8 @@ class _Hold:
     releasing: bool = False
     stopped: bool = False
     reason: str = ""
+    for_agent: bool = True
+    for_guard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,7 @@ class Pauses:
         self._resting: dict[ProcessKey, float] = {}
         self._session: int | None = None
         self._looks = Looks(self._held_up, self._is_held, stops=self._backend.hangs_on_stopped)
+        self._holdback = HoldBack(self._hold_back, self._end_hold_back, self._report_hold_back)
         self.watched_s = time.monotonic()
         lock = threading.Lock()
         self._changed = threading.Condition(lock)
@@ -114,13 +126,14 @@ class Pauses:
                 self._holds[entry.pid] = _Hold(entry, now_s, now_s, False, revoked, reason="left by an earlier pauser")
         count = len(self._holds)
         self._looks.start()
+        self._holdback.start()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         return count
 
     @property
     def lively_s(self) -> float:
         """Since when all of its own threads have gone on."""
-        return min(self.watched_s, self._looks.looked_s)
+        return min(self.watched_s, self._looks.looked_s, self._holdback.looked_s)
 
     # -- sessions
 
@@ -133,6 +146,7 @@ class Pauses:
         with self._changed:
             self._session = None
             self._revoke_all(reason)
+        self._holdback.clear()
         self._looks.unwatch_all()
 
     def resume_all(self) -> None:
@@ -172,6 +186,48 @@ class Pauses:
         self._looks.unwatch(key)
         return Result()
 
+    # -- programs that are held back while another one works
+
+    def guard(self, key: ProcessKey, group: str, share_percent: int) -> Result:
+        return _named(self._holdback.guard(key, group, share_percent / 100))
+
+    def yield_to(self, key: ProcessKey, group: str) -> Result:
+        return _named(self._holdback.yield_to(key, group))
+
+    def leave_groups(self, key: ProcessKey) -> Result:
+        self._holdback.leave(key)
+        return Result()
+
+    def _hold_back(self, key: ProcessKey) -> float | None:
+        """After how long to try again; None: it is paused."""
+        with self._changed:
+            session, hold = self._session, self._holds.get(key.pid)
+            if hold is not None and hold.entry.key == key and not hold.revoked:
+                # Where the agent is about to resume it, that comes first.
+                hold.for_guard = hold.for_agent
+                return None if hold.for_agent else _HOLD_BACK_SOON_S
+        if session is None:
+            return _HOLD_BACK_AGAIN_S
+        until_s = time.monotonic() + _HOLD_BACK_MS / 1000 + LATE_S
+        failed = self.lock(session, key, _HOLD_BACK_MS, "", until_s, for_agent=False).failure
+        return None if failed is None else _HOLD_BACK_AGAIN_S
+
+    def _end_hold_back(self, key: ProcessKey) -> None:
+        with self._changed:
+            hold = self._holds.get(key.pid)
+            if hold is None or hold.entry.key != key:
+                return
+            hold.for_guard = False
+            if hold.for_agent or hold.busy or hold.revoked or hold.entry.stage is not Stage.LOCKED:
+                # Whatever is under way for it looks at this when it is done.
+                return
+            hold.busy = True
+        self._unlock(hold, key)
+
+    def _report_hold_back(self, key: ProcessKey, begins: bool, seconds: float) -> None:
+        kind = NoticeKind.HOLDS_BACK if begins else NoticeKind.HELD_BACK
+        self._notify(Notice(key, "", kind, seconds))
+
     # -- the calls of the agent, each on a thread of its own
 
     def lock(
@@ -182,9 +238,13 @@ class Pauses:
         gpu: str,
         until_s: float,
         answer_early: AnswerEarly = _no_answer,
+        *,
+        for_agent: bool = True,
     ) -> Result:
         """`until_s` is when the agent gives up waiting for the reply: a lock that comes later is undone."""
         timeout_ms = min(timeout_ms, max(1, int(self._max_pause_s * 1000)))
+        if for_agent and self._takes_over(key, until_s):
+            return Result()
         now_s = time.monotonic()
         if now_s >= until_s:
             return Result(failure(Code.DEADLINE, "no thread was free"))
@@ -192,7 +252,7 @@ class Pauses:
             return Result(stopped)
         settles_at_s = now_s + timeout_ms / 1000 + SETTLE_S
         entry = Entry(key.pid, key.start_ticks, Stage.LOCKING, self._backend.name, settles_at_s, gpu)
-        hold = self._begin(session, entry, now_s)
+        hold = self._begin(session, entry, now_s, for_agent=for_agent)
         if isinstance(hold, Failure):
             return Result(hold)
         try:
@@ -262,10 +322,13 @@ class Pauses:
         return failed is None or failed.code != Code.NOT_CUDA
 
     def unlock(self, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
-        """A stopped program is resumed when its user continues it."""
+        """A stopped program is resumed when its user continues it; one that yields to another, when that rests."""
+        if self._stays_for_guard(key):
+            return Result()
         hold = self._take(key, Stage.LOCKED)
-        if isinstance(hold, Failure):
-            return Result(hold)
+        return Result(hold) if isinstance(hold, Failure) else self._unlock(hold, key, answer_early)
+
+    def _unlock(self, hold: _Hold, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
         if (stopped := self._why_not(key, every_thread=False)) is not None:
             self._postpone(hold)
             return Result(stopped)
@@ -365,7 +428,31 @@ class Pauses:
 
     # -- their steps
 
-    def _begin(self, session: int, entry: Entry, now_s: float) -> _Hold | Failure:
+    def _takes_over(self, key: ProcessKey, until_s: float) -> bool:
+        """Whether it was held back for another program, and stays paused for the agent, too."""
+        with self._changed:
+            while True:
+                hold = self._holds.get(key.pid)
+                if hold is None or hold.entry.key != key or hold.for_agent or hold.revoked:
+                    return False
+                if not hold.busy and hold.entry.stage is Stage.LOCKED:
+                    hold.for_agent, hold.asked_s = True, time.monotonic()
+                    return True
+                if not self._changed.wait(max(0.0, min(0.05, until_s - time.monotonic()))) and (
+                    time.monotonic() >= until_s
+                ):
+                    return False
+
+    def _stays_for_guard(self, key: ProcessKey) -> bool:
+        """Whether the agent's pause of it has ended, and it is still held back for another program."""
+        with self._changed:
+            hold = self._holds.get(key.pid)
+            if hold is None or hold.entry.key != key or hold.entry.stage is not Stage.LOCKED:
+                return False
+            hold.for_agent = False
+            return hold.for_guard and not hold.busy and not hold.revoked
+
+    def _begin(self, session: int, entry: Entry, now_s: float, *, for_agent: bool = True) -> _Hold | Failure:
         with self._changed:
             if session != self._session:
                 return failure(Code.UNAVAILABLE, "the pauser is stopping or the agent's connection has ended")
@@ -376,7 +463,8 @@ class Pauses:
             self._resting = {key: until_s for key, until_s in self._resting.items() if until_s > now_s}
             if entry.key in self._resting:
                 return failure(Code.RESTING)
-            hold = self._holds[entry.pid] = _Hold(entry, now_s, now_s)
+            hold = _Hold(entry, now_s, now_s, for_agent=for_agent, for_guard=not for_agent)
+            self._holds[entry.pid] = hold
             return hold
 
     def _take(self, key: ProcessKey, stage: Stage) -> _Hold | Failure:
@@ -406,8 +494,9 @@ class Pauses:
         self._write(hold, replace(hold.entry, stage=Stage.LOCKED))
         is_late = time.monotonic() >= until_s
         with self._changed:
-            if not hold.revoked and not is_late:
+            if not hold.revoked and not is_late and (hold.for_agent or hold.for_guard):
                 hold.busy = False
+                self._changed.notify_all()
                 return None
         self._let_go(hold)
         if is_late:
@@ -563,6 +652,10 @@ class Pauses:
         else:
             self._write(hold, hold.entry)
         return True
+
+
+def _named(done: bool) -> Result:
+    return Result(None if done else failure(Code.REFUSED, "too many programs are named"))
 
 
 def _is_due(hold: _Hold) -> bool:

@@ -45,17 +45,23 @@ class Operation(StrEnum):
     WATCH = "watch"
     UNWATCH = "unwatch"
     WATCH_ARRIVALS = "watch_arrivals"
+    GUARD = "guard"
+    YIELD_TO = "yield_to"
+    LEAVE_GROUPS = "leave_groups"
 
 
 # Those that act on one process, and so name it.
 OF_A_PROCESS: Final = frozenset(Operation) - {Operation.RESUME_ALL, Operation.LIST, Operation.WATCH_ARRIVALS}
+# Those that name its GPU, or the group of programs that it belongs to.
+_NAMING_GPU: Final = frozenset({Operation.LOCK, Operation.GUARD, Operation.YIELD_TO})
 
 
 @dataclass(frozen=True, slots=True)
 class PauserRequest:
     """Requests run side by side; those of one process are refused while one for it is under way.
 
-    `timeout_ms` is how long a lock waits for submitted work. `gpu` and `memory_bytes` go into the record.
+    `timeout_ms` is how long a lock waits for submitted work. `gpu` and `memory_bytes` go into the record. For guard and
+    yield_to, `gpu` is the name of the group, and `share_percent` how much of the time others may be held back.
     `arrivals` says which new programs are held; None: none.
     """
 
@@ -65,6 +71,7 @@ class PauserRequest:
     timeout_ms: int = 0
     gpu: str = ""
     memory_bytes: int = 0
+    share_percent: int = 0
     arrivals: ArrivalTerms | None = None
 
 
@@ -105,13 +112,16 @@ class Reply:
 class NoticeKind(StrEnum):
     """`RESUMED`: the pauser resumed it. The others are of watched programs: its user stopped it, the driver's call for
     it does not return, or neither is so any more; whatever of ours had paused it has then ended. `ARRIVED`: a new
-    program is held before its first allocation; the reason is the UUID of its GPU."""
+    program is held before its first allocation; the reason is the UUID of its GPU. The last two are of guards: others
+    are held back for it, and were."""
 
     RESUMED = "resumed"
     STOPPED = "stopped"
     HANGS = "hangs"
     GOES_ON = "goes_on"
     ARRIVED = "arrived"
+    HOLDS_BACK = "holds_back"
+    HELD_BACK = "held_back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,8 @@ class Notice:
     process: ProcessKey
     reason: str
     kind: NoticeKind = NoticeKind.RESUMED
+    # How long others were held back for it.
+    held_back_s: float = 0.0
 
 
 Message = Hello | Reply | Notice
@@ -144,8 +156,12 @@ def encode_request(request: PauserRequest) -> bytes:
     document: dict[str, object] = {"number": request.number, "operation": request.operation.value}
     if request.operation in OF_A_PROCESS:
         document |= {"pid": request.process.pid, "start_ticks": request.process.start_ticks}
+    if request.operation in _NAMING_GPU:
+        document |= {"gpu": request.gpu}
     if request.operation is Operation.LOCK:
-        document |= {"timeout_ms": request.timeout_ms, "gpu": request.gpu}
+        document |= {"timeout_ms": request.timeout_ms}
+    if request.operation is Operation.GUARD:
+        document |= {"share_percent": request.share_percent}
     if request.operation is Operation.CHECKPOINT:
         document |= {"memory_bytes": request.memory_bytes}
     if request.operation is Operation.WATCH_ARRIVALS:
@@ -172,8 +188,9 @@ def decode_request(line: bytes) -> PauserRequest:
             operation,
             process=fields.process(),
             timeout_ms=fields.whole("timeout_ms", 1, MAX_TIMEOUT_MS) if operation is Operation.LOCK else 0,
-            gpu=fields.text("gpu", LONGEST_GPU) if operation is Operation.LOCK else "",
+            gpu=fields.text("gpu", LONGEST_GPU) if operation in _NAMING_GPU else "",
             memory_bytes=fields.whole("memory_bytes", 0, _MAX_NUMBER) if operation is Operation.CHECKPOINT else 0,
+            share_percent=fields.whole("share_percent", 0, 100) if operation is Operation.GUARD else 0,
         )
     elif operation is Operation.WATCH_ARRIVALS:
         request = PauserRequest(number, operation, arrivals=_arrivals(fields))
@@ -218,6 +235,7 @@ def encode_message(message: Message) -> bytes:
                 "reason": message.reason[:_LONGEST_TEXT],
                 "pid": key.pid,
                 "start_ticks": key.start_ticks,
+                "held_back_s": message.held_back_s,
             }
         )
     document: dict[str, object] = {"reply": message.number, "duration_s": message.duration_s}
@@ -263,7 +281,8 @@ def decode_message(line: bytes) -> Message:
             kind = NoticeKind(fields.text("notice", 32))
         except ValueError:
             raise PauserProtocolError(f"unknown notice {document['notice']!r:.60}") from None
-        message = Notice(fields.process(), fields.text("reason", _LONGEST_TEXT), kind)
+        process, reason = fields.process(), fields.text("reason", _LONGEST_TEXT)
+        message = Notice(process, reason, kind, fields.number("held_back_s"))
     else:
         message = _reply(document, fields)
     fields.nothing_else()

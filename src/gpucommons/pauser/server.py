@@ -59,7 +59,16 @@ _STEP_S: Final = 0.5
 
 
 # These make no driver call.
-_AT_ONCE: Final = frozenset({Operation.KEEP, Operation.WATCH, Operation.UNWATCH})
+_AT_ONCE: Final = frozenset(
+    {
+        Operation.KEEP,
+        Operation.WATCH,
+        Operation.UNWATCH,
+        Operation.GUARD,
+        Operation.YIELD_TO,
+        Operation.LEAVE_GROUPS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +352,12 @@ def _perform_at_once(pauses: Pauses, request: PauserRequest) -> Result:
             return pauses.keep(request.process)
         case Operation.WATCH:
             return pauses.watch(request.process)
+        case Operation.GUARD:
+            return pauses.guard(request.process, request.gpu, request.share_percent)
+        case Operation.YIELD_TO:
+            return pauses.yield_to(request.process, request.gpu)
+        case Operation.LEAVE_GROUPS:
+            return pauses.leave_groups(request.process)
         case _:
             return pauses.unwatch(request.process)
 

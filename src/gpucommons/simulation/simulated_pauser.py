@@ -33,9 +33,18 @@ from gpucommons.simulation.shared_load import SharedLoad
 _LOCK_S: Final = (0.00045, 0.0008)
 _UNLOCK_S: Final = (0.0002, 0.0004)
 _SEED: Final = 14
-
-_NOTHING_TO_DO = frozenset(
-    {Operation.RESUME_ALL, Operation.LIST, Operation.WATCH, Operation.UNWATCH, Operation.WATCH_ARRIVALS}
+# Simulated programs are not stopped by their users, and use no CPU by which their work could be noticed.
+_NOTHING_TO_DO: Final = frozenset(
+    {
+        Operation.RESUME_ALL,
+        Operation.LIST,
+        Operation.WATCH,
+        Operation.UNWATCH,
+        Operation.WATCH_ARRIVALS,
+        Operation.GUARD,
+        Operation.YIELD_TO,
+        Operation.LEAVE_GROUPS,
+    }
 )
 
 
