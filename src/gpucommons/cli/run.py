@@ -30,6 +30,7 @@ from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone
+from gpucommons.model.sharing import SharingClass
 
 # Runs a command as a child: same user, terminal, signals and exit code.
 
@@ -185,6 +186,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    sharing_class: Annotated[
+        SharingClass | None,
+        typer.Option(
+            "--class",
+            help="On a shared GPU: latency is never paused and holds others back while it works, within your share; "
+            "background runs while no other program uses the GPU.",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str,
         typer.Option(
@@ -227,6 +237,7 @@ def run(
             "wait": not no_wait,
             "updates": has_live_line(),
             "sm_percent": sm,
+            "class": "" if sharing_class is None else sharing_class.value,
         },
         None if max_wait is None else _parsed("--max-wait", parse_duration, max_wait),
         quiet,

@@ -25,6 +25,7 @@ from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
 from gpucommons.config.runtime_directory import control_path, control_sockets, own_control_socket
 from gpucommons.faces.documents.values import indented, one_line
+from gpucommons.model.sharing import SharingClass
 
 app = typer.Typer(
     help="Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients."
@@ -199,6 +200,21 @@ def set_limit(
         memory_quota_bytes=None if memory is None else parse_memory(memory),
         core_quota_percent=None if core is None else parse_core(core),
     )
+
+
+@app.command("set-class")
+def set_class(
+    target: Target,
+    sharing_class: Annotated[
+        SharingClass, typer.Argument(metavar="batch|latency|background", help="What it may wait for.")
+    ],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    socket_path: SocketPath = None,
+) -> None:
+    """Give programs a class, for as long as the agent runs: latency is never paused, background comes last."""
+    request: dict[str, object] = {"command": "set-class", "target": target, "class": sharing_class.value}
+    _show_answer(send(config, socket_path, request), as_json, target=target, sharing_class=sharing_class.value)
 
 
 @app.command()

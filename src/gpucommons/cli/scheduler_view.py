@@ -69,6 +69,10 @@ def room_lines(turns: Document, uid: int | None, target: str | None = None) -> I
             yield f"{arrival_line(one)}."
 
 
+def _class(client: Document) -> str:
+    return f"; {client['class_sentence']}" if client["class_sentence"] else ""
+
+
 def _parked_names(key: str, one: Document) -> set[str]:
     return {key, one["name"], *(text for pid in one["processes"] for text in (str(pid), f"pid:{pid}"))}
 
@@ -83,7 +87,8 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     yield f"  memory: {memory}{assumed}"
     for id in gpu["running"]:
         if id in clients:
-            yield f"  running  {_client_name(id, clients[id])} for {seconds(clients[id]['turn_s'] or 0.0)}"
+            client = clients[id]
+            yield f"  running  {_client_name(id, client)} for {seconds(client['turn_s'] or 0.0)}{_class(client)}"
     for id in gpu["waiting"]:
         wait = clients[id]["wait"] if id in clients else None
         if wait is not None:
@@ -175,8 +180,10 @@ def turns_of_target(turns: Document, target: str) -> Document:
 
 
 def explanation(turns: Document, id: str) -> str:
-    """Why a client waits, or that it does not, in one line."""
-    return _explanation(turns, id, turns["clients"][id])
+    """Why a client waits, or that it does not, and what its class means, in one line."""
+    client = turns["clients"][id]
+    meant = client["class_sentence"]
+    return _explanation(turns, id, client) + (f" {meant[0].upper()}{meant[1:]}." if meant else "")
 
 
 def _explanation(turns: Document, id: str, client: Document) -> str:

@@ -288,6 +288,8 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
         now = f"waits {duration(wait['waited_s'])}: {wait['sentence']}"
     else:
         now = client["held_up"] or client["standing"]
+    if client["sharing_class"] != "batch":
+        now = f"{client['sharing_class']}, {now}"
     cells = (
         name,
         whole(client["gpu_index"]),

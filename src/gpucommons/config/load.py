@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import keyword
 import math
 import re
 import tomllib
@@ -158,7 +159,12 @@ def free_sections() -> Iterator[tuple[str, type]]:
 def keys_of(section: str, section_type: type) -> Iterator[Key]:
     types = typing.get_type_hints(section_type)
     for item in dataclasses.fields(section_type):
-        yield Key(section, item.name, types[item.name], item.default, item.metadata)
+        # A field cannot have the name of a keyword, such as class: it has an underscore after it.
+        yield Key(section, item.name.rstrip("_"), types[item.name], item.default, item.metadata)
+
+
+def _attribute(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def as_toml(value: str | float | bool) -> str:
@@ -192,7 +198,8 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     for section, rows in free.items():
         sections[section] = rows
         for name, row in rows.items():
-            origins |= {f"{section}.{name}.{item.name}": f"file {file}" for item in dataclasses.fields(row)}
+            for item in dataclasses.fields(row):
+                origins[f"{section}.{name}.{item.name.rstrip('_')}"] = f"file {file}"
     warnings = (*_alias_conflicts(environment, by_path.values()), *max_runtime_lines(environment))
     return LoadedSettings(Settings(**sections), origins, warnings)
 
@@ -245,7 +252,7 @@ def _free_from_file(toml: TomlFile) -> dict[str, dict[str, Any]]:
                         hint = _nearest(key, by_name, f"the keys are {', '.join(by_name)}")
                         raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
                     values[key] = _checked(by_name[key], value, f"{where}: '{key}'")
-            found[section][name] = row_type(**values)
+            found[section][name] = row_type(**{_attribute(key): value for key, value in values.items()})
     return found
 
 

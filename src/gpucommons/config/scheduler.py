@@ -25,6 +25,11 @@ def max_runtime_lines(environment: Mapping[str, str]) -> Iterator[str]:
             )
 
 
+def _check_class(text: str) -> None:
+    if text not in ("batch", "latency", "background"):
+        raise ValueError(f"unknown class {text!r}: use batch, latency or background")
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """Turns for plain programs and for clients of nvshare and XPUShare. nvshare's variables keep their meaning."""
@@ -86,6 +91,13 @@ class SchedulerSettings:
         "",
         "socket of a pauser that runs as a service; empty: /run/gpucommons-pauser/pauser.sock if the agent is not root "
         "and share_programs is all, or off with leases.enforce = pause; else the agent starts a pauser of its own",
+    )
+    background_percent: float = option(
+        2.0,
+        "percent of the time in which programs of class background run at least, while programs of other classes use "
+        "the GPU: enough that they do not time out",
+        minimum=1,
+        maximum=50,
     )
     max_bypass_s: float = option(0.0, "seconds after which no client passes one that waits; 0: no limit", minimum=0)
     switch_time_mode: str = option(
@@ -221,6 +233,12 @@ class SharingQuotaSettings:
     memory: str = option("", "memory that each matching client may use, such as 8Gi; empty: no limit")
     core: int = option(
         0, "percent of the GPU's time that each matching client may use; 0: no limit", minimum=0, maximum=100
+    )
+    class_: str = option(
+        "",
+        "class of matching programs: batch (default), latency (never paused, others are held back while it works) or "
+        "background (runs while no other uses the GPU)",
+        check=_check_class,
     )
     share: bool = option(True, "false leaves matching programs alone: they take no turns and are never paused")
 

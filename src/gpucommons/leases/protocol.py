@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.base.text import LineSplitter, LineTooLong
+from gpucommons.model.sharing import SharingClass
 
 # The lines of the lease socket: one JSON object each. Pure.
 #
@@ -50,6 +51,7 @@ class RunRequest:
     wait: bool = True
     updates: bool = False
     sm_percent: int | None = None
+    sharing_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def parse_request(raw: bytes) -> LeaseLine:
             _flag(line, "wait", True),
             _flag(line, "updates"),
             None if line.get("sm_percent") is None else _whole(line, "sm_percent", 1, 100),
+            _class(line),
         )
     if request == "resume":
         return ResumeRequest(
@@ -162,6 +165,13 @@ def _text(line: Line, name: str, longest: int, required: bool = True) -> str:
     value = line.get(name, None if required else "")
     if not isinstance(value, str) or len(value) > longest or (required and not value):
         raise LeaseMessageError(f"invalid {name}: use a text of at most {longest} characters")
+    return value
+
+
+def _class(line: Line) -> str:
+    value = _text(line, "class", _LONGEST_NAME, required=False)
+    if value and value not in SharingClass.__members__.values():
+        raise LeaseMessageError(f"invalid class {value!r}: use {', '.join(SharingClass)}")
     return value
 
 

@@ -58,7 +58,8 @@ class LeaseRequest:
     """`limit_s` is the time after which its command is ended; None: no limit.
 
     `mps` is per_user or all_users if its command runs under MPS, by which daemon; empty: without MPS. `sm_percent` is
-    the most of the GPU's threads that it may use; None: all. The queue sets `id`, and `number`, which orders requests
+    the most of the GPU's threads that it may use; None: all. `sharing_class` is that of its programs where the GPU is
+    shared; empty: not given. The queue sets `id`, and `number`, which orders requests
     by arrival.
     """
 
@@ -74,6 +75,7 @@ class LeaseRequest:
     sm_percent: int | None = None
     id: str = ""
     number: int = 0
+    sharing_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from gpucommons.model.sharing import (
     GpuSharing,
     ParkedFor,
     ParkedReading,
+    SharingClass,
     WaitReason,
 )
 
@@ -33,6 +34,7 @@ _SHARING: Final[Mapping[str, str]] = {
     "turns_no_gain": "together: turns would not be faster",
     "turns_gain": "in turns: together the clients would be slower, as measured",
     "owner_turns": "owners in turns: together, an owner would get less than its share",
+    "class_precedence": "programs of class background wait while another program uses the GPU",
     "linked": "in one queue with another GPU: a program uses both",
     "call_hangs": "together: the driver does not return from a call for one of the programs",
     "measuring": "one at a time for a moment: a client is measured",
@@ -55,11 +57,24 @@ def wait_sentence(client: ClientSharing) -> str:
         return "another client has the turn: together they would be slower"
     if reason is WaitReason.FAIRNESS:
         return "another owner has the turn: together, an owner would get less than its share"
+    if reason is WaitReason.BACKGROUND:
+        return "it is of class background, and another program uses the GPU"
     if reason is WaitReason.SOLO and client.demand_ratio is None:
         return "must run alone first, to be measured"
     if reason is WaitReason.SOLO:
         return "measuring a client that runs alone"
     return "about to run"
+
+
+def class_sentence(client: ClientSharing) -> str:
+    """What the class of a client means now; empty for batch. It follows its name."""
+    if client.sharing_class is SharingClass.BACKGROUND:
+        return "class background: it runs while no other program uses the GPU"
+    if client.sharing_class is SharingClass.BATCH:
+        return ""
+    if client.holds_back:
+        return "class latency: it is never paused, and others are held back while it works"
+    return "class latency, counts as batch for now: its owner has had more than its share of the last minute"
 
 
 def sharing_sentence(way_reason: str) -> str:

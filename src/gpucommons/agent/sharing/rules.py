@@ -12,6 +12,7 @@ from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings, SharingQuotaSettings
 from gpucommons.config.settings import Settings
+from gpucommons.model.sharing import SharingClass
 from gpucommons.scheduler.parking.arrivals import parse_room
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.matching import ProgramRule
@@ -68,11 +69,13 @@ def _checked(section: SharingQuotaSettings) -> QuotaValues:
     for pattern in _OF_PROCESSES:
         if not getattr(section, pattern):
             raise ValueError(f"{pattern} is empty and matches no program: use a shell pattern, or leave it out")
-    if not section.share and (section.memory or section.core):
-        raise ValueError("share = false and a quota: what is left alone has no quota; remove memory, core or share")
+    if not section.share and (section.memory or section.core or section.class_):
+        raise ValueError(
+            "share = false and a quota or class: what is left alone has neither; remove memory, core, class or share"
+        )
     memory = parse_memory(section.memory) if section.memory else None
     core = parse_core(str(section.core)) if section.core else None
-    return QuotaValues(memory, core)
+    return QuotaValues(memory, core, SharingClass(section.class_) if section.class_ else None)
 
 
 log = logging.getLogger(__name__)

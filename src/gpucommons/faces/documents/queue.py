@@ -13,6 +13,7 @@ from gpucommons.faces.documents.schema import (
     TEXT_OR_NULL,
     Record,
     by_key,
+    described,
     listed,
     one_of,
     or_null,
@@ -54,6 +55,7 @@ _LEASE = Record[_Named](
     memory_bytes=(INTEGER_OR_NULL, lambda each: each.lease.request.memory_bytes),
     mps=(FLAG, lambda each: bool(each.lease.request.mps)),
     sm_percent=(INTEGER_OR_NULL, lambda each: each.lease.request.sm_percent),
+    sharing_class=(described(TEXT, "as requested; empty: not given"), lambda each: each.lease.request.sharing_class),
     since_unix_s=(NUMBER, lambda each: round(each.lease.since_s, 3)),
     ends_unix_s=(NUMBER_OR_NULL, lambda each: _end_s(each.lease)),
     trespassers=(

@@ -40,6 +40,7 @@ from gpucommons.model.sharing import (
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.wait_reasons import (
     arrival_sentence,
+    class_sentence,
     gain_sentence,
     parked_sentence,
     sharing_sentence,
@@ -136,7 +137,10 @@ class _Waiting(NamedTuple):
 
 
 _WAIT = Record[_Waiting](
-    reason=(described(TEXT, "quota, turn, memory, demand, solo or ready"), lambda at: at.wait.reason.value),
+    reason=(
+        described(TEXT, "quota, turn, memory, demand, fairness, background, solo or ready"),
+        lambda at: at.wait.reason.value,
+    ),
     sentence=(described(TEXT, "the reason in words"), lambda at: wait_sentence(at.client)),
     waited_s=(NUMBER, lambda at: round(at.wait.waited_s, 1)),
     ahead=(INTEGER, lambda at: at.wait.ahead),
@@ -161,6 +165,12 @@ CLIENT = Record[ClientSharing](
     held_up=(
         described(TEXT, "why a program takes no turns for a while: stopped by its user, or a call hangs; else empty"),
         lambda client: client.held_up,
+    ),
+    sharing_class=(described(TEXT, "batch, latency or background"), lambda client: client.sharing_class.value),
+    class_source=(described(TEXT, "where its class was set"), lambda client: client.class_source),
+    class_sentence=(
+        described(TEXT, "what its class means now, in words; empty for batch"),
+        lambda client: class_sentence(client),
     ),
     revoked=(FLAG, lambda client: client.revoked),
     pending_drop=(FLAG, lambda client: client.pending_drop),

@@ -165,6 +165,7 @@ class LeaseService:
                 request.name,
                 mps,
                 request.sm_percent,
+                sharing_class=request.sharing_class,
             )
             id = self._queue.add(waiting).id
         except LeaseRefused:

@@ -1,7 +1,7 @@
 """Which clients of one GPU run together and which take turns. Pure: no clock, no driver.
 
 Clients run together unless there is a reason for turns. A reason is fairness between owners, or a gain that was
-measured. Quotas and memory that does not fit are the policy's, not of this package.
+measured, or a class. Quotas and memory that does not fit are the policy's, not of this package.
 
 The measure of progress is GPM's activity of the device (SM, tensor, DRAM). It is additive: while several clients run
 together, the device's activity is close to the sum of each client's activity when alone, times its progress
@@ -24,4 +24,8 @@ together, the device's activity is close to the sum of each client's activity wh
  6. Accounts. Time is served to owners, and within an owner to its clients: the one that has had least is next. An
     account outlives the programs of its owner, so that a new program gains nothing. A look is charged to the owner of
     the client that is measured. Where turns are taken, a newcomer waits for the turn of its owner.
+ 7. Classes. A client of class latency always runs, like a light one. What it uses, and the time for which others are
+    held back for it, is charged to its owner; an owner that has had more than its share of the last minute so has
+    clients of class batch only, until it has had less (`LatencyUse`). A client of class background runs while no
+    client of another class competes, and else for a short part of each period (`background_ratio`).
 """

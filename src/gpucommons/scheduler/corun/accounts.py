@@ -24,6 +24,11 @@ class OwnerAccounts(Generic[Client]):
         self._left_s: dict[str, float] = {}
         self._last: Client | None = None
 
+    @property
+    def owners(self) -> frozenset[str]:
+        """Those that compete."""
+        return frozenset(self._owner_of.values())
+
     def enter(self, owner_of: Mapping[Client, str], now_s: float) -> None:
         """These clients compete from now on. One that did not has no claim to the time that it did not use."""
         before, owners = set(self._owner_of.values()), set(owner_of.values())

@@ -6,11 +6,12 @@ phases, bills and throttles: it names only the clients that may run now.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 from gpucommons.model.gpu import IDLE_ACTIVITY, DeviceActivity
+from gpucommons.model.sharing import SharingClass
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.facts import (
     LONG_USE_SPAN_S,
@@ -18,6 +19,7 @@ from gpucommons.scheduler.corun.facts import (
     USE_SPAN_S,
     Activity,
     ClientFacts,
+    LatencyUse,
     Use,
     progress_together,
 )
@@ -77,6 +79,9 @@ _MAX_FAIRNESS: Final = 256
 # How often a lone client is measured: until enough is known of it, and later.
 _ALONE_S: Final = 2.0
 _ALONE_KNOWN_S: Final = 10.0
+# Clients of class background run for this part of the time, once in each period, while others compete.
+BACKGROUND_RATIO: Final = 0.02
+BACKGROUND_PERIOD_S: Final = 4.0
 # To see each alone and to estimate the progress of so many takes long enough.
 MAX_CLIENTS: Final = 64
 
@@ -97,6 +102,7 @@ class PhaseCause(StrEnum):
     FAIRNESS = "fairness"
     GAIN = "gain"
     NO_GAIN = "no_gain"
+    CLASS = "class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +163,21 @@ class _Fairness:
 
 
 class Coruns(Generic[Client]):
-    """`quantum_s` and `metered`, whether the activity of a phase can be measured, may be changed at any time."""
+    """`quantum_s`, `metered`, whether the activity of a phase can be measured, and the part of the time that clients of
+    class background have at least, may be changed at any time."""
 
     def __init__(self, turn_gain: float = TURN_GAIN, quantum_s: float = QUANTUM_S) -> None:
         self.quantum_s = quantum_s
         self.metered = True
+        self.background_ratio = BACKGROUND_RATIO
+        self.background_period_s = BACKGROUND_PERIOD_S
+        # The clients of class latency, those that are never paused now, and what their owners had by them.
+        self._of_latency: frozenset[Client] = frozenset()
+        self._latency: frozenset[Client] = frozenset()
+        self._latency_use: dict[str, LatencyUse] = {}
+        self._held_back_s: dict[Client, float] = {}
+        # When clients of class background last had their part.
+        self._background_s = float("-inf")
         self._turn_gain = turn_gain
         self._facts: dict[Client, ClientFacts] = {}
         self._owner_of: dict[Client, str] = {}
@@ -189,7 +205,7 @@ class Coruns(Generic[Client]):
     def measured(self, clients: Sequence[Client], activity: DeviceActivity, now_s: float) -> None:
         """The device's activity over a time in which exactly these clients ran."""
         facts = {client: self._facts_of(client, now_s) for client in clients}
-        heavy = [client for client in clients if not facts[client].light]
+        heavy = [client for client in clients if not facts[client].light and client not in self._latency]
         if len(clients) == 1:
             facts[clients[0]].learn_alone(activity, now_s)
         elif len(heavy) == 1:
@@ -213,7 +229,13 @@ class Coruns(Generic[Client]):
             self._facts_of(client, now_s).use.learn(ratio, now_s)
             owner = self._owner_of[client]
             owners[owner] += ratio
-            if self._way is Way.TOGETHER or self._facts[client].light:
+            # While others are held back for a client, the GPU is its own.
+            seconds = max(ratio * elapsed_s, min(elapsed_s, self._held_back_s.pop(client, 0.0)))
+            if client in self._of_latency:
+                self._latency_use.setdefault(owner, LatencyUse()).learn(seconds, now_s)
+            if client in self._latency:
+                self._accounts.charge(owner, seconds)
+            elif self._way is Way.TOGETHER or self._facts[client].light:
                 # In turns, what a client has is its time. Light clients take no turns, and together there are none.
                 self._accounts.charge(owner, ratio * elapsed_s)
             elif self._facts[client].since_s > before_s:
@@ -269,6 +291,9 @@ class Coruns(Generic[Client]):
             if owner not in self._owner_of.values():
                 self._greedy_until_s.pop(owner, None)
         self._accounts.forget(client)
+        self._latency -= {client}
+        self._of_latency -= {client}
+        self._held_back_s.pop(client, None)
         for of_sets in (self._together, self._verdicts):
             for key in [key for key in of_sets if client in key]:
                 del of_sets[key]
@@ -277,6 +302,27 @@ class Coruns(Generic[Client]):
         """Whether owners compete, and the clients of one of them come and go."""
         owners = set(self._owner_of.values()) | self._passing_s.keys()
         return len(owners) > 1 and any(changed_s >= now_s - _PASSING_S for changed_s in self._passing_s.values())
+
+    def held_back(self, client: Client, seconds: float) -> None:
+        """Others were held back for so long because this client, of class latency, worked."""
+        self._held_back_s[client] = self._held_back_s.get(client, 0.0) + seconds
+
+    def holds_back(self, client: Client) -> bool:
+        """Whether others are held back while it works: it is of class latency, and its owner within its share."""
+        return client in self._latency
+
+    def runs_along(self, client: Client) -> bool:
+        """Whether it runs in every phase."""
+        return client in self._latency or bool(self.is_light(client))
+
+    def is_over_share(self, owner: str, now_s: float) -> bool:
+        """Whether the clients of class latency of this owner count as batch for now."""
+        use = self._latency_use.get(owner)
+        return use is not None and use.is_over(now_s)
+
+    def latency_share(self, owner: str) -> float:
+        """The share of the GPU that this owner has, among those that compete."""
+        return 1.0 / len(self._accounts.owners | {owner})
 
     def solo_activity(self, client: Client) -> DeviceActivity | None:
         facts = self._facts.get(client)
@@ -298,9 +344,55 @@ class Coruns(Generic[Client]):
 
     # Deciding
 
-    def phase(self, requesting: Mapping[Client, str], now_s: float) -> Phase[Client]:
-        """The clients that run next. `requesting` has the owner of each client, and is not empty."""
+    def phase(
+        self, requesting: Mapping[Client, str], now_s: float, classes: Mapping[Client, SharingClass] | None = None
+    ) -> Phase[Client]:
+        """The clients that run next. `requesting` has the owner of each client, and is not empty; `classes` the class
+        of those that are not batch."""
         clients = self._enter(requesting, now_s)
+        of_class = {} if classes is None else classes
+        self._find_latency(clients, of_class, now_s)
+        background = tuple(client for client in clients if of_class.get(client) is SharingClass.BACKGROUND)
+        if not background or len(background) == len(clients):
+            return self._phase(clients, now_s)
+        others = tuple(client for client in clients if client not in background)
+        return self._with_background(self._phase(others, now_s), background, now_s)
+
+    def _find_latency(self, clients: Sequence[Client], classes: Mapping[Client, SharingClass], now_s: float) -> None:
+        """The clients that are never paused now. An owner that has the GPU for itself may use all of it."""
+        owners = {self._owner_of[client] for client in clients}
+        for owner, use in self._latency_use.items():
+            if len(owners) > 1 and owner in owners:
+                use.judge(1.0 / len(owners), now_s)
+        self._of_latency = frozenset(client for client in clients if classes.get(client) is SharingClass.LATENCY)
+        self._latency = frozenset(
+            client for client in self._of_latency if not self.is_over_share(self._owner_of[client], now_s)
+        )
+
+    def _with_background(self, phase: Phase[Client], background: tuple[Client, ...], now_s: float) -> Phase[Client]:
+        """The phase of the other clients. Once in each period, the background ones run along for their part of it."""
+        due_s = self._background_s + self.background_period_s
+        if now_s >= due_s and phase.way is not Way.MEASURING:
+            self._background_s = now_s
+            self._way = phase.way if phase.way is Way.TURNS else Way.TOGETHER
+            length_s = self.background_ratio * self.background_period_s
+            return replace(
+                phase,
+                clients=(*phase.clients, *background),
+                length_s=min(length_s, phase.length_s),
+                way=self._way,
+                measure=False,
+                cause=PhaseCause.CLASS if phase.cause is PhaseCause.NONE else phase.cause,
+            )
+        length_s = phase.length_s if phase.way is Way.MEASURING else min(phase.length_s, max(0.05, due_s - now_s))
+        if phase.way is Way.ALONE:
+            # A turn, so that a program that does not use it is found to be idle.
+            self._way = Way.TURNS
+            return Phase(phase.clients, length_s, Way.TURNS, self.metered, PhaseCause.CLASS, phase.clients)
+        cause = PhaseCause.CLASS if phase.way is Way.TOGETHER else phase.cause
+        return replace(phase, length_s=length_s, cause=cause)
+
+    def _phase(self, clients: tuple[Client, ...], now_s: float) -> Phase[Client]:
         if len(clients) == 1:
             self._way = Way.ALONE
             length_s = _ALONE_S if len(self._facts[clients[0]].alone) < MAX_SAMPLES else _ALONE_KNOWN_S
@@ -353,6 +445,8 @@ class Coruns(Generic[Client]):
         measured: there, what its processes use decides."""
         facts = self._facts[client]
         used = facts.use.mean(now_s)
+        if client in self._latency:
+            return True
         if used is not None and used < IDLE_ACTIVITY and facts.ran_s(now_s) >= _MIN_RAN_S:
             # It does not use the GPU now, although it was not paused.
             return True

@@ -102,6 +102,37 @@ class Use:
         return fmean(ratios) if len(ratios) > span_s * _USE_READINGS_PER_S else None
 
 
+class LatencyUse:
+    """What an owner had of the GPU by its clients of class latency over the last minute, in seconds."""
+
+    __slots__ = ("_parts", "over_until_s")
+
+    SPAN_S: Final = 60.0
+    # An owner that is over its share is taken to be so for this long at least.
+    OVER_S: Final = 5.0
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[float, float]] = deque()
+        self.over_until_s = float("-inf")
+
+    def learn(self, seconds: float, now_s: float) -> None:
+        self._parts.append((now_s, seconds))
+        self._forget(now_s)
+
+    def judge(self, share: float, now_s: float) -> None:
+        """Its share of the GPU is this, between 0 and 1."""
+        self._forget(now_s)
+        if sum(seconds for _, seconds in self._parts) > share * self.SPAN_S:
+            self.over_until_s = now_s + self.OVER_S
+
+    def is_over(self, now_s: float) -> bool:
+        return now_s < self.over_until_s
+
+    def _forget(self, now_s: float) -> None:
+        while self._parts and self._parts[0][0] <= now_s - self.SPAN_S:
+            self._parts.popleft()
+
+
 class PauseBudget:
     """How long a client may be paused for looks. `since_s` is when its first minute began."""
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gpucommons.model.sharing import WaitReason
+from gpucommons.model.sharing import SharingClass, WaitReason
 from gpucommons.scheduler.corun.coruns import SETTLE_S, PhaseCause, Way
 from gpucommons.scheduler.policy.attained import give_way, own_service_s, service_s
 from gpucommons.scheduler.policy.billing import EPSILON_S
@@ -61,6 +61,7 @@ class Revocations:
 
 # Verdicts on one GPU's clients: which may run, what is in the way, how long a turn lasts. They change nothing.
 
+BACKGROUND: Final = SharingClass.BACKGROUND
 TURN, MEMORY, DEMAND, SOLO = WaitReason.TURN, WaitReason.MEMORY, WaitReason.DEMAND, WaitReason.SOLO
 # Overload ends, and a client dropped by it may join others again, only this far below the safe limit.
 REFIT_RATIO: Final = 0.9
@@ -82,6 +83,8 @@ def wait_reason(terms: Terms, client: Client, now: float) -> WaitReason | None:
 def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReason | None:
     """Why this client may not run now, its core quota aside; None: it may."""
     if gpu.phase is not None:
+        if client.sharing_class is BACKGROUND and not all(_is_background(gpu, id) for id in gpu.phase.clients):
+            return WaitReason.BACKGROUND
         if gpu.phase.way is Way.MEASURING:
             return SOLO
         return WaitReason.FAIRNESS if gpu.phase.cause is PhaseCause.FAIRNESS else DEMAND
@@ -96,6 +99,10 @@ def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReas
     if gpu.overloaded or needed > room_bytes(gpu, client):
         return MEMORY
     return _blocked_by_activity(gpu, client) if knows_activity(terms, gpu, now) else None
+
+
+def _is_background(gpu: GpuQueue, id: int) -> bool:
+    return id in gpu.clients and gpu.clients[id].sharing_class is BACKGROUND
 
 
 def _blocked_by_activity(gpu: GpuQueue, client: Client) -> WaitReason | None:

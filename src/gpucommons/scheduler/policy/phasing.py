@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Final
 
 from gpucommons.model.gpu import DeviceActivity
+from gpucommons.model.sharing import SharingClass
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, MAX_CLIENTS, SETTLE_S, Phase, Way
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.state import (
@@ -24,6 +25,7 @@ from gpucommons.scheduler.policy.state import (
 )
 from gpucommons.scheduler.policy.transitions import Grants
 
+BATCH: Final = SharingClass.BATCH
 # The second sample is taken this long before the phase ends: afterwards other clients run.
 _SAMPLE_EARLY_S: Final = 0.005
 # Shares of the longest pause: in turns, every program has one within the first; a program that was paused for longer
@@ -82,7 +84,8 @@ class Phasing:
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
     ) -> tuple[int, ...]:
         """The device's activity in phase `number`. Returns the clients that ran; none if it does not count."""
-        if number != gpu.measured_phase or gpu.changed_s > begin_s or gpu.revoked or not gpu.running:
+        changed_s = max(gpu.changed_s, gpu.disturbed_s)
+        if number != gpu.measured_phase or changed_s > begin_s or gpu.revoked or not gpu.running:
             return ()
         ran = tuple(gpu.running)
         gpu.coruns.measured(ran, activity, now)
@@ -126,11 +129,14 @@ class Phasing:
         weights = self._weights(requesting)
         gpu.coruns.metered = gpu.metered
         gpu.coruns.quantum_s = self._quantum_s(requesting, weights)
-        phase = gpu.coruns.phase(self.owners(requesting), now)
+        gpu.coruns.background_period_s = _PERIOD_RATIO * self._terms.settings.max_pause_s
+        gpu.coruns.background_ratio = self._terms.settings.background_percent / 100
+        classes = {id: client.sharing_class for id, client in requesting.items() if client.sharing_class is not BATCH}
+        phase = gpu.coruns.phase(self.owners(requesting), now, classes)
         overdue = self._overdue(requesting, now)
         # Many programs would wait too long while each is measured.
         if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
-            others = tuple(id for id in requesting if gpu.coruns.is_light(id))
+            others = tuple(id for id in requesting if id != overdue.id and gpu.coruns.runs_along(id))
             # With full turns, a user with many programs would take the time of the other users.
             length_s = max(_SHORTEST_QUANTUM_S, gpu.coruns.quantum_s * weights[overdue.id])
             phase = Phase((overdue.id, *others), length_s, Way.TURNS, cause=phase.cause, unit=(overdue.id,))

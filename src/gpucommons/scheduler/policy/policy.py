@@ -10,7 +10,7 @@ from typing import Final
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
-from gpucommons.model.sharing import WaitReason
+from gpucommons.model.sharing import SharingClass, WaitReason
 from gpucommons.scheduler.policy import attained
 from gpucommons.scheduler.policy.evaluation import (
     Evaluation,
@@ -349,6 +349,23 @@ class Policy:
         if client.version == 2:
             actions.insert(0, Send(client, MessageType.UPDATE_CORE_LIMIT, percent))
         return actions
+
+    def set_class(self, client: Client, sharing_class: SharingClass, now: float) -> list[Action]:
+        if sharing_class is client.sharing_class:
+            return []
+        client.sharing_class = sharing_class
+        # The next phase is chosen by it.
+        client.gpu.phase_until_s = min(client.gpu.phase_until_s, now)
+        return self._evaluation.advance((client.gpu,), now)
+
+    def hold_back(self, client: Client, now: float) -> None:
+        """Others are held back from now on, because this program of class latency works."""
+        client.gpu.disturbed_s = now
+
+    def held_back(self, client: Client, seconds: float, now: float) -> None:
+        """They run again, after so long."""
+        client.gpu.disturbed_s = now
+        client.gpu.coruns.held_back(client.id, seconds)
 
     def limit_memory(self, client: Client, limit_bytes: int, now: float) -> list[Action]:
         """0 means no limit. The client enforces it; the memory that it holds now does not change."""

@@ -1,9 +1,11 @@
-"""How much memory and what share of the GPU's time a client may have, and which source says so. Pure.
+"""How much memory and what share of the GPU's time a client may have, its class, and which source says so. Pure.
 
-Memory and share are looked up separately; the first source that has a value decides:
-  set-limit    set by an operator for that client or its pod, for as long as the agent runs
+Memory, share and class are looked up separately; the first source that has a value decides:
+  set-limit    set by an operator for that client or its pod, for as long as the agent runs (class: set-class)
   annotation   xpushare.com/ or else nvshare.com/, gpu-memory-limit and gpu-core-limit, on the pod
   config       the first rule of the config file whose patterns match the client's pod, namespace and uid
+  label        the label gpucommons.class of the program's container
+  lease        requested for what `gpucommons run --class` has started
   env          requested by the client itself when it registered
   none         no limit
 """
@@ -15,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from gpucommons.base.text import LARGEST_BYTES, parse_core, parse_memory
+from gpucommons.model.sharing import SharingClass
 from gpucommons.model.workloads import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 from gpucommons.scheduler.policy.state import Client, client_name
 
@@ -28,6 +31,7 @@ class QuotaValues:
 
     memory_bytes: int | None = None
     core_percent: int | None = None
+    sharing_class: SharingClass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class ClientLimits:
     memory_source: str = "none"
     core_percent: int = NO_CORE_LIMIT
     core_source: str = "none"
+    sharing_class: SharingClass = SharingClass.BATCH
+    class_source: str = "none"
 
 
 NO_LIMITS: Final = ClientLimits()
@@ -98,9 +104,18 @@ def decide(
     set_limit: QuotaValues | None = None,
     annotation: QuotaValues | None = None,
     config: QuotaValues | None = None,
+    label: QuotaValues | None = None,
+    lease: QuotaValues | None = None,
     env: QuotaValues | None = None,
 ) -> ClientLimits:
-    sources = (("set-limit", set_limit), ("annotation", annotation), ("config", config), ("env", env))
+    sources = (
+        ("set-limit", set_limit),
+        ("annotation", annotation),
+        ("config", config),
+        ("label", label),
+        ("lease", lease),
+        ("env", env),
+    )
     memory = next(
         ((name, quota.memory_bytes) for name, quota in sources if quota and quota.memory_bytes is not None),
         ("none", NO_MEMORY_LIMIT),
@@ -109,7 +124,12 @@ def decide(
         ((name, quota.core_percent) for name, quota in sources if quota and quota.core_percent is not None),
         ("none", NO_CORE_LIMIT),
     )
-    return ClientLimits(memory[1], memory[0], core[1], core[0])
+    chosen = next(
+        ((name, quota.sharing_class) for name, quota in sources if quota and quota.sharing_class is not None),
+        ("none", SharingClass.BATCH),
+    )
+    source = "set-class" if chosen[0] == "set-limit" else chosen[0]
+    return ClientLimits(memory[1], memory[0], core[1], core[0], chosen[1], source)
 
 
 # Which limits are in force for each client: the sources of quotas, looked up by client. Pure.
@@ -177,6 +197,7 @@ class LimitLookup:
         self._set[target] = QuotaValues(
             old.memory_bytes if quota.memory_bytes is None else quota.memory_bytes,
             old.core_percent if quota.core_percent is None else quota.core_percent,
+            old.sharing_class if quota.sharing_class is None else quota.sharing_class,
         )
 
     @property
@@ -185,7 +206,7 @@ class LimitLookup:
         return self._set.keys()
 
     def clear_limit(self, target: str) -> bool:
-        """Whether a limit was set for this target."""
+        """Whether a limit or class was set for this target."""
         return self._set.pop(target, None) is not None
 
     def set_for(self, names: Iterable[str]) -> QuotaValues:
@@ -193,7 +214,8 @@ class LimitLookup:
         found = [self._set[name] for name in names if name in self._set]
         memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
         core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
-        return QuotaValues(memory, core)
+        chosen = next((quota.sharing_class for quota in found if quota.sharing_class is not None), None)
+        return QuotaValues(memory, core, chosen)
 
     def put(self, client: Client, limits: ClientLimits) -> None:
         """The limits of a program, which are looked up elsewhere."""

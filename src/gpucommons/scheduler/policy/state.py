@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS, Histogram
+from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS, Histogram, SharingClass
 from gpucommons.scheduler.corun.coruns import TURN_GAIN, Coruns, Phase, Way
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
 from gpucommons.scheduler.protocol.wire import MessageType, Version
@@ -217,6 +217,7 @@ class Client:
         "revoked",
         "served_s",
         "settled_mark_s",
+        "sharing_class",
         "standing",
         "turn_mark_s",
         "turn_s",
@@ -254,6 +255,7 @@ class Client:
         self.version = version
         self.is_program = version == PROGRAM
         self.blind = version == 1
+        self.sharing_class = SharingClass.BATCH
         # Clients of one owner share what one client of another owner gets; without an owner it is its own.
         self.owner = owner or client_name(id)
         # Its owner's clients on this GPU; set when it enters.
@@ -338,6 +340,7 @@ class GpuQueue:
         "deadline_s",
         "departed_s",
         "devices",
+        "disturbed_s",
         "draining",
         "drops",
         "fast_path",
@@ -443,6 +446,8 @@ class GpuQueue:
         self.metered = False
         self.busy_until_s = LONG_AGO
         self.changed_s = now_s
+        # When programs were last held back for one of class latency: what was measured meanwhile does not count.
+        self.disturbed_s = LONG_AGO
         self.coruns: Coruns[int] = Coruns(turn_gain)
         # The phase in force: since when time is counted for it, whether exactly its clients run, and the clients that
         # it considered. `phase_before` is the last one that had begun.

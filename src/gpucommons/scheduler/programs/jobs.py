@@ -5,7 +5,7 @@ A program has a short name, as people know it, and is active or not on each of i
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -125,6 +125,8 @@ class GpuUser:
     context: ProcessContext = _NO_CONTEXT
     groups: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
+    # The class that was requested with its lease; empty: none.
+    lease_class: str = ""
 
     @property
     def command(self) -> str:
@@ -263,10 +265,13 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
             found.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
     surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
     leases = leases_of_processes(readings)
+    granted = () if readings.leases is None else readings.leases.leases
+    lease_classes = {one.request.id: one.request.sharing_class for one in granted if one.request.sharing_class}
     rows = []
     for (pid, key), uses in found.items():
         context, lease = (_NO_CONTEXT, None) if key is None else (contexts.get(key, _NO_CONTEXT), leases.get(key))
-        rows.append(surroundings.describe(pid, key, uses, context, lease))
+        row = surroundings.describe(pid, key, uses, context, lease)
+        rows.append(replace(row, lease_class=lease_classes[lease]) if lease in lease_classes else row)
     return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s, busy)
 
 

@@ -10,11 +10,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import SharingClass
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
 
 _NO_QUOTA: Final = QuotaValues()
 _SHORT_ID: Final = 12
+CLASS_LABEL: Final = "gpucommons.class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,30 @@ class ProgramRule:
 
 
 def quota_of(rules: Iterable[ProgramRule], program: Program) -> QuotaValues:
-    """Memory and share are looked up separately: the first matching rule that sets one gives it."""
+    """Memory, share and class are looked up separately: the first matching rule that sets one gives it."""
     matching = [rule.quota for rule in rules if rule.matches(program)]
     return QuotaValues(
         next((quota.memory_bytes for quota in matching if quota.memory_bytes is not None), None),
         next((quota.core_percent for quota in matching if quota.core_percent is not None), None),
+        next((quota.sharing_class for quota in matching if quota.sharing_class is not None), None),
     )
+
+
+def class_of_label(program: Program) -> QuotaValues:
+    """By the label of its container; a value that is no class counts for nothing."""
+    labels = {process.labels.get(CLASS_LABEL, "").strip().lower() for process in program.processes}
+    return _of_class(labels.pop() if len(labels) == 1 else "")
+
+
+def class_of_lease(program: Program) -> QuotaValues:
+    """As it was requested with the lease that has started it."""
+    classes = {process.lease_class for process in program.processes}
+    return _of_class(classes.pop() if len(classes) == 1 else "")
+
+
+def _of_class(text: str) -> QuotaValues:
+    known = text in SharingClass.__members__.values()
+    return QuotaValues(sharing_class=SharingClass(text)) if known else _NO_QUOTA
 
 
 def exempting_rule(rules: Iterable[ProgramRule], program: Program) -> ProgramRule | None:

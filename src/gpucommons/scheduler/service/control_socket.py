@@ -22,7 +22,7 @@ from gpucommons.base.peers import ConnectionCaps, RequestRate, Slots, accounts_o
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
 from gpucommons.config.runtime_directory import control_path
-from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingReading
+from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingClass, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.server import SchedulerServer
@@ -88,6 +88,7 @@ class ControlSocket:
             "off": self._off,
             "set-quantum": self._set_quantum,
             "set-limit": self._set_limit,
+            "set-class": self._set_class,
         }
 
     async def start(self) -> None:
@@ -263,6 +264,16 @@ class ControlSocket:
             raise ControlError(str(error)) from None
         reached = self._server.set_limit(target, quota)
         return f"{target} is limited; {reached} connected client{'' if reached == 1 else 's'} updated"
+
+    def _set_class(self, request: ControlCommand) -> str:
+        """Gives programs a class, for as long as the agent runs; batch ends that."""
+        target, text = _text(request, "target"), _text(request, "class")
+        if text not in SharingClass.__members__.values():
+            raise ControlError(f"unknown class {text!r}: use {', '.join(SharingClass)}")
+        if _is_client_id(target) and not self._server.count_matching(target):
+            raise ControlError(f"no client {target}: see 'gpucommons scheduler status'")
+        reached = self._server.set_limit(target, QuotaValues(sharing_class=SharingClass(text)))
+        return f"{target} is of class {text}; {reached} client{'' if reached == 1 else 's'} updated"
 
     def _clear_limit(self, target: str) -> str:
         reached = self._server.clear_limit(target)

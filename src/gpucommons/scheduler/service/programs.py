@@ -42,8 +42,17 @@ from gpucommons.scheduler.policy.state import (
 from gpucommons.scheduler.programs.exemptions import Circumstances, Exemption, Refusal, ShareScope, divide
 from gpucommons.scheduler.programs.jobs import Program, ProgramActivity, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn, linked_gpus
-from gpucommons.scheduler.programs.matching import PidTargets, ProgramRule, names, pod_of, quota_of
+from gpucommons.scheduler.programs.matching import (
+    PidTargets,
+    ProgramRule,
+    class_of_label,
+    class_of_lease,
+    names,
+    pod_of,
+    quota_of,
+)
 from gpucommons.scheduler.protocol.wire import MessageType
+from gpucommons.scheduler.service.classes import Grouped, Role, roles
 from gpucommons.scheduler.service.enforcement import Enforcement
 from gpucommons.scheduler.service.turn_loop import TurnLoop
 
@@ -315,6 +324,9 @@ class Programs:
         self._members: dict[str, _Member] = {}
         self._by_client: dict[int, _Member] = {}
         self._stopping = False
+        # What each process is in the groups of the pauser, and requests for that under way.
+        self._roles: dict[ProcessKey, frozenset[Role]] = {}
+        self._requests: set[asyncio.Task[Reply]] = set()
         # Programs come and go: the next reading should not wait for its time.
         self.reads_soon = False
         # When the last reading was taken in.
@@ -398,6 +410,7 @@ class Programs:
         for key, program in programs.items():
             self._update(key, program, standings[key].joined, now)
         self._sample_use(reading, now)
+        self._name_roles(now)
         self.reads_soon = any(gpu.coruns.has_passing_programs(now) for gpu in self._policy.gpus.values())
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
@@ -428,6 +441,32 @@ class Programs:
             gpu = self._policy.gpus[gpu_key]
             total = sum(totals.get(device, 0.0) for device in gpu.devices) / len(gpu.devices)
             self._policy.sample_use(gpu, of_gpu, total, now)
+
+    def _name_roles(self, now: float) -> None:
+        """The pauser learns which programs it holds back while others work."""
+        members = self._members.values()
+        found = roles((Grouped(member.client, member.peer.processes.keys()) for member in members), now)
+        for process in self._roles.keys() | found.keys():
+            before, after = self._roles.get(process, frozenset()), found.get(process, frozenset())
+            if before == after:
+                continue
+            if {role.group for role in before} - {role.group for role in after}:
+                self._ask(self._pauser.leave_groups(process))
+                before = frozenset()
+            for group, share_percent in after - before:
+                named = (
+                    self._pauser.yield_to(process, group)
+                    if share_percent is None
+                    else self._pauser.guard(process, group, share_percent)
+                )
+                self._ask(named)
+        self._roles = dict(found)
+
+    def _ask(self, request: Coroutine[None, None, Reply]) -> None:
+        """Of its answer nothing depends: a pauser that is lost holds no program back."""
+        task = asyncio.get_running_loop().create_task(request)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
 
     async def end_turns(self, key: str) -> None:
         """It is to be parked: it leaves the turns, and runs when this returns."""
@@ -473,6 +512,7 @@ class Programs:
         member = self._members[key] = self._by_client[client.id] = _Member(program, client, peer)
         limits = self._look_up(member)
         self._limits.put(client, limits)
+        client.sharing_class = limits.sharing_class
         self._turns.perform(self._policy.register(client, now, limits.core_percent))
         return member
 
@@ -514,6 +554,9 @@ class Programs:
             self.parking.hear(notice)
         if self.enforcement is not None:
             self.enforcement.hear(notice)
+        if notice.kind in (NoticeKind.HOLDS_BACK, NoticeKind.HELD_BACK):
+            self._hear_of_hold_back(notice)
+            return
         for member in self._members.values():
             if notice.process in member.peer.processes:
                 if notice.kind is NoticeKind.RESUMED:
@@ -523,6 +566,16 @@ class Programs:
                 member.peer.hear(notice)
                 if notice.kind is NoticeKind.GOES_ON:
                     self._go_on(member)
+
+    def _hear_of_hold_back(self, notice: Notice) -> None:
+        """Others are held back because a program works, or were."""
+        now = monotonic()
+        for member in self._members.values():
+            if notice.process in member.peer.processes:
+                if notice.kind is NoticeKind.HOLDS_BACK:
+                    self._policy.hold_back(member.client, now)
+                else:
+                    self._policy.held_back(member.client, notice.held_back_s, now)
 
     def _go_on(self, member: _Member) -> None:
         """Its user has continued it, or the driver's call has returned. It does not wait for the next reading."""
@@ -554,6 +607,7 @@ class Programs:
             else:
                 log.warning("programs run freely: %s", self._pauser.reason)
         now = monotonic()
+        self._roles.clear()
         for key, member in list(self._members.items()):
             member.peer.forget()
             self._remove(key, now)
@@ -563,6 +617,7 @@ class Programs:
     def limits_changed(self, now: float) -> None:
         for member in self._members.values():
             self._apply_limits(member, now)
+        self._name_roles(now)
         self._turns.apply((), now)
 
     def count_named(self, target: str) -> int:
@@ -577,6 +632,7 @@ class Programs:
         limits = self._look_up(member)
         self._limits.put(member.client, limits)
         self._turns.perform(self._policy.limit_core(member.client, limits.core_percent, now))
+        self._turns.perform(self._policy.set_class(member.client, limits.sharing_class, now))
 
     def _look_up(self, member: _Member) -> ClientLimits:
         pod = pod_of(member.program)
@@ -584,6 +640,8 @@ class Programs:
             set_limit=self._limits.set_for(self._names(member)),
             annotation=None if pod is None else self._limits.annotations.get(pod),
             config=quota_of(self._rules, member.program),
+            label=class_of_label(member.program),
+            lease=class_of_lease(member.program),
         )
 
     def _names(self, member: _Member) -> Iterable[str]:

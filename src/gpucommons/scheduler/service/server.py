@@ -426,6 +426,8 @@ class SchedulerServer:
         now = monotonic()
         self.generation += 1
         self._turns.apply(self.policy.switch(on, now), now)
+        if self.programs is not None:
+            self.programs.limits_changed(now)
 
     def set_quantum(self, seconds: float | None) -> None:
         now = monotonic()

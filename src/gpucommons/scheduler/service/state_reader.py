@@ -20,6 +20,7 @@ from gpucommons.model.sharing import (
     LeftAlone,
     ParkingReading,
     PauserReading,
+    SharingClass,
     SharingReading,
     WaitReading,
     WaitReason,
@@ -123,6 +124,9 @@ def read_client(
         demand_ratio=None if activity is None else activity.sm,
         over_claimed=client.claimed_bytes > client.used_bytes,
         name=name,
+        sharing_class=client.sharing_class,
+        class_source=limits.class_source,
+        holds_back=client.sharing_class is SharingClass.LATENCY and not gpu.coruns.is_over_share(client.owner, now),
     )
 
 
@@ -228,6 +232,8 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
 def _way_of_phase(phase: Phase[int]) -> tuple[str, str]:
     if phase.way is Way.MEASURING:
         return "measuring", "measuring"
+    if phase.cause is PhaseCause.CLASS:
+        return phase.way.value, "class_precedence"
     if phase.way is Way.TURNS:
         return "turns", "owner_turns" if phase.cause is PhaseCause.FAIRNESS else "turns_gain"
     return "together", "turns_no_gain" if phase.cause is PhaseCause.NO_GAIN else "together_default"

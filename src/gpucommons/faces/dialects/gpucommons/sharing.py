@@ -13,6 +13,7 @@ from gpucommons.model.sharing import (
     TURN_BUCKETS,
     ClientSharing,
     HistogramReading,
+    SharingClass,
     SharingReading,
 )
 from gpucommons.model.snapshot import Snapshot
@@ -90,6 +91,7 @@ WAITING = gauge(
     *_CLIENT,
     "why",
 )
+CLASSES = gauge("gpucommons_sharing_class_programs", "Programs that share GPUs, by their class.", *_GPU, "class")
 QUEUED = gauge(
     "gpucommons_sharing_queued_clients",
     "Clients that wait for a GPU: waiting for their turn, paused until then, or parked in host memory.",
@@ -114,6 +116,7 @@ SHARING_CATALOGUE = (
     DEMAND,
     BILLED,
     WAITING,
+    CLASSES,
     QUEUED,
 )
 
@@ -137,6 +140,9 @@ def collect_sharing(snapshot: Snapshot) -> Iterator[Family]:
     yield REFUSALS.of(((reason,), count) for reason, count in sharing.refusals.items())
     yield CONNECTIONS.value(sharing.connections)
     yield from _CLIENT_FAMILIES(sharing.clients)
+    if sharing.share_programs != "off":
+        rows = Counter((row.gpu_uuid, row.sharing_class) for row in sharing.clients if row.program is not None)
+        yield CLASSES.of(((*labels, one.value), rows[gpu.uuid, one]) for labels, gpu in gpus for one in SharingClass)
     queued = _queued(sharing)
     yield QUEUED.of(((*labels, queue), queued[gpu.uuid, queue]) for labels, gpu in gpus for queue in _QUEUES)
 
@@ -204,6 +210,11 @@ LONGEST = gauge(
     "Duration of the longest pause for a turn since the agent started, those that go on included; one that a lost "
     "pauser had made goes on until another has started.",
 )
+HOLD_BACKS = counter(
+    "gpucommons_pauser_hold_backs_total",
+    "Times in which programs were held back while one of class latency worked, or background ones while another did.",
+)
+HELD_BACK = counter("gpucommons_pauser_held_back_seconds_total", "Time for which programs were held back so, in total.")
 LOCK = histogram(
     "gpucommons_pauser_lock_seconds",
     "Time until a process was paused, the end of its submitted work included.",
@@ -211,7 +222,20 @@ LOCK = histogram(
 )
 UNLOCK = histogram("gpucommons_pauser_unlock_seconds", "Time until a process was resumed.", buckets=PAUSE_BUCKETS)
 
-PAUSER_CATALOGUE = (AVAILABLE, LOCKS, UNLOCKS, FAILURES, TIMEOUTS, FORCED, RESTARTS, LONGEST, LOCK, UNLOCK)
+PAUSER_CATALOGUE = (
+    AVAILABLE,
+    LOCKS,
+    UNLOCKS,
+    FAILURES,
+    TIMEOUTS,
+    FORCED,
+    RESTARTS,
+    LONGEST,
+    HOLD_BACKS,
+    HELD_BACK,
+    LOCK,
+    UNLOCK,
+)
 
 
 def collect_pauser(snapshot: Snapshot) -> Iterator[Family]:
@@ -227,6 +251,8 @@ def collect_pauser(snapshot: Snapshot) -> Iterator[Family]:
     yield FORCED.value(pauser.forced)
     yield RESTARTS.value(pauser.restarts)
     yield LONGEST.value(pauser.longest_pause_s)
+    yield HOLD_BACKS.value(pauser.hold_backs)
+    yield HELD_BACK.value(pauser.held_back_s)
     for metric, reading in ((LOCK, pauser.lock_seconds), (UNLOCK, pauser.unlock_seconds)):
         yield metric.histogram([HistogramPoint((), reading.counts, reading.sum)])
 

@@ -1,0 +1,73 @@
+"""Which programs the pauser holds back for which others, by their classes. Programs are named to it as groups.
+
+On each GPU there are two groups. In the first, programs of class latency guard and all others yield: these are held
+back while one of the former works. In the second, programs of class background yield to every resting program of
+another class: one that returns is noticed by its CPU time, before a reading of the GPU shows it.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
+
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import SharingClass
+from gpucommons.scheduler.policy.state import Client, ClientStanding
+
+# How much of the time a program that rests may hold background ones back: the CPU work of one that does not use the GPU
+# costs them no more.
+_RETURN_SHARE_PERCENT: Final = 20
+
+
+class Role(NamedTuple):
+    """What one process is in one group: a guard, with its share of the time, or a program that yields (None)."""
+
+    group: str
+    share_percent: int | None = None
+
+
+class Grouped(NamedTuple):
+    """A program that may be named: its client, and its processes."""
+
+    client: Client
+    processes: AbstractSet[ProcessKey]
+
+
+def roles(programs: Iterable[Grouped], now_s: float) -> Mapping[ProcessKey, frozenset[Role]]:
+    """What each process is, where it is named at all: a group without guards, or without others, has no members."""
+    by_gpu: dict[str, list[Grouped]] = {}
+    for one in programs:
+        by_gpu.setdefault(one.client.gpu.key, []).append(one)
+    found: dict[ProcessKey, set[Role]] = {}
+    for gpu, members in by_gpu.items():
+        latency = [one for one in members if _guards(one.client, now_s)]
+        others = [one for one in members if one not in latency and _competes(one.client)]
+        _add(found, f"{gpu}/latency", [(one, _share_percent(one.client)) for one in latency], others)
+        background = [one for one in others if one.client.sharing_class is SharingClass.BACKGROUND]
+        resting = [one for one in members if one not in background and not _competes(one.client)]
+        _add(found, f"{gpu}/background", [(one, _RETURN_SHARE_PERCENT) for one in resting], background)
+    return {process: frozenset(of_process) for process, of_process in found.items()}
+
+
+def _guards(client: Client, now_s: float) -> bool:
+    return client.sharing_class is SharingClass.LATENCY and not client.gpu.coruns.is_over_share(client.owner, now_s)
+
+
+def _competes(client: Client) -> bool:
+    return client.standing is not ClientStanding.IDLE
+
+
+def _share_percent(client: Client) -> int:
+    return round(100 * client.gpu.coruns.latency_share(client.owner))
+
+
+def _add(
+    found: dict[ProcessKey, set[Role]], group: str, guards: list[tuple[Grouped, int]], yielding: list[Grouped]
+) -> None:
+    if not guards or not yielding:
+        return
+    for one, share_percent in guards:
+        for process in one.processes:
+            found.setdefault(process, set()).add(Role(group, share_percent))
+    for one in yielding:
+        for process in one.processes:
+            found.setdefault(process, set()).add(Role(group))
