@@ -15,7 +15,7 @@ ROOMS: dict[str, set[str]] = {
     "config": {"base"},
     "stress": set(),
     "pauser": {"base", "model"},
-    "leases": {"base"},
+    "leases": {"base", "model"},
     "leases.policy": {"model"},
     "leases.service": {"base", "leases", "leases.policy", "model"},
     "leases.mps": {"base", "leases", "leases.service", "model"},

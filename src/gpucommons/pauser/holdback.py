@@ -68,7 +68,7 @@ class _Guard:
         spent_s = elapsed_s if self.holds_since_s is not None else 0.0
         self.bucket_s = min(BUCKET_S, self.bucket_s + self.share * elapsed_s - spent_s)
 
-    def wants(self, now_s: float) -> bool:
+    def holds(self, now_s: float) -> bool:
         """Whether others are to be held back for it now."""
         if now_s - self.worked_s >= LINGER_S:
             return False
@@ -170,19 +170,19 @@ class HoldBack:
             for group in self._groups.values():
                 if not group.yielding:
                     continue
-                wanted = False
+                holding = False
                 for guard in group.guards.values():
                     guard.look(now_s)
-                    wants = guard.wants(now_s)
-                    wanted = wanted or wants
-                    if wants and guard.holds_since_s is None:
+                    holds = guard.holds(now_s)
+                    holding = holding or holds
+                    if holds and guard.holds_since_s is None:
                         guard.holds_since_s = now_s
                         reports.append((guard.process, True, 0.0))
-                    elif not wants and guard.holds_since_s is not None:
+                    elif not holds and guard.holds_since_s is not None:
                         reports.append((guard.process, False, now_s - guard.holds_since_s))
                         guard.holds_since_s = None
                 for one in group.yielding.values():
-                    if wanted:
+                    if holding:
                         self._begin(one, now_s)
                     else:
                         self._end(one)

@@ -67,7 +67,7 @@ def quota_of(rules: Iterable[ProgramRule], program: Program) -> QuotaValues:
 
 
 def class_of_label(program: Program) -> QuotaValues:
-    """By the label of its container; a value that is no class counts for nothing."""
+    """By the label of its container; a value that does not name a class counts for nothing."""
     labels = {process.labels.get(CLASS_LABEL, "").strip().lower() for process in program.processes}
     return _of_class(labels.pop() if len(labels) == 1 else "")
 
