@@ -159,11 +159,14 @@ class SharedGpu:
         uid: int | None = None,
         prefix: tuple[str, ...] = (),
         is_child: bool = False,
+        is_elsewhere: bool = False,
     ) -> SharedProgram:
-        """Start a program that computes without end, or goes through phases. `prefix` is a command that becomes the
-        program, or starts it as its child."""
+        """Start a program that computes without end, or goes through phases. `prefix`: see FakeCuda.start."""
         job = self._declare(solo, phases, memory_bytes, gpu)
-        started = self.cuda.start(memory_bytes, str(self._path), str(job), uid=uid, prefix=prefix, is_child=is_child)
+        arguments = (str(self._path), str(job))
+        started = self.cuda.start(
+            memory_bytes, *arguments, uid=uid, prefix=prefix, is_child=is_child, is_elsewhere=is_elsewhere
+        )
         made = SharedProgram(self._account, job, started)
         self.jobs.append(made)
         return made

@@ -12,6 +12,7 @@ from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.parking import Parking
+from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramActivity, ProgramReading, group
@@ -31,12 +32,13 @@ class ParkingRig:
         given: ParkingSettings,
         reserve: int = 0,
         host: ParkHost = THIS_HOST,
+        batch: BatchSystem | None = None,
     ) -> None:
         cuda.gpu_has(total)
         self.cuda, self.total, self.reserve = cuda, total, reserve
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
-        self.parking = Parking(given, self.pauser, self.rooms, self._end_turns, self._claims, host=host)
+        self.parking = Parking(given, self.pauser, self.rooms, self._end_turns, self._claims, host=host, batch=batch)
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()

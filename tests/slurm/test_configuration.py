@@ -12,6 +12,7 @@ PLAN = NodePlan(
     "h200",
     0,
     False,
+    16,
     "/etc/slurm/gpucommons",
     "/opt/python",
     "/opt/hooks.py",
@@ -41,7 +42,7 @@ def test_shards() -> None:
 
 def test_day_and_night_have_device_nodes_of_their_own() -> None:
     found = files(replace(PLAN, day_night=True))
-    used = [line.partition("File=")[2] for line in settings_of(found["gres.conf"]) if "File=" in line]
+    used = [line.partition("File=")[2].split()[0] for line in settings_of(found["gres.conf"]) if "File=" in line]
     assert len(used) == len(set(used)) == 4
     assert all(path in found["night-devices.sh"] for path in used)
     assert "task-prolog --gpus 2" in found["task-prolog.sh"]

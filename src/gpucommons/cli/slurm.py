@@ -102,6 +102,10 @@ def configuration(
         bool,
         typer.Option("--day-night", help="Each GPU twice: jobs of partition day suspend those of partition night."),
     ] = False,
+    cores: Annotated[
+        int | None,
+        typer.Option(help="Cores of the node, for --day-night. Default: those of this machine.", min=1, max=4096),
+    ] = None,
     scripts: Annotated[
         str, typer.Option(metavar="DIR", help="Directory of the hook scripts on the nodes.")
     ] = _DEFAULT_SCRIPTS,
@@ -129,6 +133,7 @@ def configuration(
         gpu_type,
         shards,
         day_night,
+        cores or _physical_cores(),
         scripts.rstrip("/"),
         sys.executable,
         str(Path(hooks.__file__).resolve()),
@@ -145,6 +150,12 @@ def configuration(
         path.write_text(content, encoding="utf-8")
         path.chmod(0o755 if name.endswith(".sh") else 0o644)
         show_line(printable(str(path)))
+
+
+def _physical_cores() -> int:
+    """Slurm's Cores= counts cores, not the threads of a core."""
+    siblings = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    return len({Path(path).read_text() for path in siblings}) or os.cpu_count() or 1
 
 
 def _node_name(given: str | None) -> str:

@@ -287,6 +287,11 @@ class SlurmSettings:
         "directory in which `gpucommons slurm prolog` writes the jobs of this node: /run/gpucommons-slurm, unless the "
         "hooks were given another; empty: this node is not part of a Slurm cluster",
     )
+    park_suspended: bool = option(
+        True,
+        "move the GPU memory of jobs that Slurm suspends to host memory, and back when they are resumed; needs "
+        "scheduler.share_programs and scheduler.pause = driver",
+    )
 
 
 @dataclass(frozen=True, slots=True)

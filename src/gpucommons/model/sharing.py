@@ -42,6 +42,7 @@ class Histogram:
 IDLE: Final = "idle"
 ASKED: Final = "asked"
 TURN: Final = "turn"
+SUSPENDED: Final = "suspended by Slurm"
 EARLIER_AGENT: Final = "left by an earlier agent"
 ARRIVAL: Final = "room for a new program"
 
@@ -59,8 +60,8 @@ class ParkedReading(NamedTuple):
     """`stage` is parking, parked, waking or stranded; `since_wall_s` is when the program was last on the GPU.
 
     `gpu_bytes` is what it held there, `host_bytes` the part of it that is in host memory. `cause` is why it was parked:
-    idle, asked, turn (of another program, with oversubscribe), room for a new program, or left by an earlier agent.
-    `made_for` is that new program. `waits` says why it is not
+    idle, asked, turn (of another program, with oversubscribe), suspended by Slurm, room for a new program, or left
+    by an earlier agent. `made_for` is that new program. `waits` says why it is not
     brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
     waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
     `comes_after` are the requests for leases from which its room on the GPU is not kept; None: it is kept from none.

@@ -281,6 +281,18 @@ class Pauser:
     async def leave_groups(self, process: ProcessKey) -> Reply:
         return await self._ask(Operation.LEAVE_GROUPS, _GRACE_S, process)
 
+    async def let_run(self, process: ProcessKey) -> Reply:
+        """Continue a process of a suspended job, and keep it running until `stop` or `leave`."""
+        return await self._ask(Operation.LET_RUN, 2 * _GRACE_S, process)
+
+    async def stop_again(self, process: ProcessKey) -> Reply:
+        """Stop it as it was. It is continued unless `leave` follows within seconds."""
+        return await self._ask(Operation.STOP, _GRACE_S, process)
+
+    async def leave(self, process: ProcessKey) -> Reply:
+        """It stays as it is now: stopped or running."""
+        return await self._ask(Operation.LEAVE, _GRACE_S, process)
+
     async def checkpoint(self, process: ProcessKey, *, memory_bytes: int = 0) -> Reply:
         """Move the GPU memory of a locked program to host memory.
 

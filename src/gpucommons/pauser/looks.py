@@ -42,6 +42,8 @@ class Looks:
     """`changed` is called for each watched program that stops, whose call hangs, or that goes on: with the failure, or
     None. `is_held` says whether a program is still paused by a pause that is to end: it goes on when that has ended.
 
+    `lets_run` says whether a process of a suspended job has to run now, and continues it if it is stopped.
+
     `stops` is false where the pauser itself stops programs: then that is not looked at.
     """
 
@@ -49,11 +51,13 @@ class Looks:
         self,
         changed: Callable[[ProcessKey, HeldUp], None],
         is_held: Callable[[ProcessKey], bool],
+        lets_run: Callable[[ProcessKey], bool] = lambda _: False,
         *,
         stops: bool,
     ) -> None:
         self._changed = changed
         self._is_held = is_held
+        self._lets_run = lets_run
         self._stops = stops
         self._watched: dict[ProcessKey, HeldUp] = {}
         self._calls: set[_CallUnderWay] = set()
@@ -100,6 +104,8 @@ class Looks:
 
     def why_not(self, process: ProcessKey, *, every_thread: bool = True) -> Failure | None:
         """Why the process gets no call now."""
+        if self._lets_run(process):
+            return None
         why = why_stopped(process.pid, every_thread=every_thread) if self._stops else ""
         return failure(Code.STOPPED, why) if why else None
 

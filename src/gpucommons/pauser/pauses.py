@@ -20,6 +20,7 @@ from gpucommons.pauser.looks import HeldUp, Looks
 from gpucommons.pauser.protocol import LATE_S, Notice, NoticeKind, Paused
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from gpucommons.pauser.release import FINAL, UNFINISHED, Attempt, Outcome, attempt, has_ended, key_of
+from gpucommons.pauser.suspension import Suspensions
 
 MAX_HOLDS: Final = 1024
 # How long after its timeout a lock may still be carried out by the driver when its caller has died.
@@ -106,7 +107,10 @@ class Pauses:
         self._holds: dict[int, _Hold] = {}
         self._resting: dict[ProcessKey, float] = {}
         self._session: int | None = None
-        self._looks = Looks(self._held_up, self._is_held, stops=self._backend.hangs_on_stopped)
+        self.suspensions = Suspensions()
+        self._looks = Looks(
+            self._held_up, self._is_held, self.suspensions.lets_run, stops=self._backend.hangs_on_stopped
+        )
         self._holdback = HoldBack(self._hold_back, self._end_hold_back, self._report_hold_back)
         self.watched_s = time.monotonic()
         lock = threading.Lock()
@@ -148,6 +152,7 @@ class Pauses:
             self._revoke_all(reason)
         self._holdback.clear()
         self._looks.unwatch_all()
+        self.suspensions.leave_all()
 
     def resume_all(self) -> None:
         with self._changed:

@@ -48,6 +48,9 @@ class Operation(StrEnum):
     GUARD = "guard"
     YIELD_TO = "yield_to"
     LEAVE_GROUPS = "leave_groups"
+    LET_RUN = "let_run"
+    STOP = "stop"
+    LEAVE = "leave"
 
 
 # Those that act on one process, and so name it.

@@ -372,6 +372,12 @@ def _perform(pauses: Pauses, session: int, request: PauserRequest, until_s: floa
             return pauses.checkpoint(request.process, request.memory_bytes)
         case Operation.RESTORE:
             return pauses.restore(request.process)
+        case Operation.LET_RUN:
+            return Result(pauses.suspensions.let_run(request.process))
+        case Operation.STOP:
+            return Result(pauses.suspensions.stop(request.process))
+        case Operation.LEAVE:
+            return Result(pauses.suspensions.leave(request.process))
         case _:
             return pauses.state(request.process, answer_early)
 

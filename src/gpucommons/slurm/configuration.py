@@ -15,8 +15,9 @@ _HOOKS: Final = ("prolog", "epilog", "task-prolog")
 class NodePlan:
     """`gpu_files` are the device files of the node's GPUs. `shards` is how many each GPU has; 0: whole GPUs only.
 
-    With `day_night`, each GPU is listed twice, as type day and as type night. `scripts` is the directory of the hook
-    scripts; `python`, `hooks_file` and `command` are those of this installation.
+    With `day_night`, each GPU is listed twice, as type day and as type night; then `cores`, the cores of the node, are
+    divided among the GPUs. `scripts` is the directory of the hook scripts; `python`, `hooks_file` and `command` are
+    those of this installation.
     """
 
     node: str
@@ -24,10 +25,15 @@ class NodePlan:
     gpu_type: str
     shards: int
     day_night: bool
+    cores: int
     scripts: str
     python: str
     hooks_file: str
     command: str
+
+    @property
+    def cores_per_gpu(self) -> int:
+        return max(1, self.cores // len(self.gpu_files))
 
 
 def files(plan: NodePlan) -> Mapping[str, str]:
@@ -54,10 +60,13 @@ def _gres(plan: NodePlan) -> Iterator[str]:
     yield "# AutoDetect=nvml would name each GPU by its model; the types below are chosen here."
     yield "AutoDetect=off"
     if plan.day_night:
+        cores = [f"{n * plan.cores_per_gpu}-{(n + 1) * plan.cores_per_gpu - 1}" for n in range(len(plan.gpu_files))]
+        rows = list(zip(plan.gpu_files, cores, strict=True))
         yield "# Each GPU twice: a suspended night job keeps its GPU in Slurm's books, and a day job takes the day one."
-        yield from (f"Name=gpu Type=day File={file}" for file in plan.gpu_files)
+        yield "# Slurm suspends the job with the same cores: each GPU has cores of its own, the same by day and night."
+        yield from (f"Name=gpu Type=day File={file} Cores={own}" for file, own in rows)
         yield "# Second device nodes of the same GPUs (night-devices.sh): one path twice is an error of slurmd."
-        yield from (f"Name=gpu Type=night File={night_file(file)}" for file in plan.gpu_files)
+        yield from (f"Name=gpu Type=night File={night_file(file)} Cores={own}" for file, own in rows)
         return
     yield "# The GPUs, one line each: --gres=gpu:1 takes any, --gres=gpu:TYPE:1 one of this type."
     yield from (f"Name=gpu Type={plan.gpu_type} File={file}" for file in plan.gpu_files)
@@ -105,10 +114,12 @@ def _slurm(plan: NodePlan) -> Iterator[str]:
         yield "PreemptType=preempt/partition_prio"
         yield "# Preempted jobs are suspended, not ended; GANG resumes them when the others are done."
         yield "PreemptMode=SUSPEND,GANG"
-        yield "# night: may be suspended. FORCE:2 lets a job of each partition have the same CPUs."
-        yield "PartitionName=night Nodes=NODES PriorityTier=1 PreemptMode=SUSPEND OverSubscribe=FORCE:2 Default=YES"
+        cpus = f"DefCpuPerGPU={plan.cores_per_gpu}"
+        yield "# night: may be suspended. FORCE:1 lets a job of the other partition have the same cores meanwhile."
+        yield "# A job takes all cores of its GPUs unless it asks for fewer; without a common core none is suspended."
+        yield f"PartitionName=night Nodes=NODES PriorityTier=1 PreemptMode=SUSPEND OverSubscribe=FORCE:1 {cpus}"
         yield "# day: is never suspended. Jobs ask for --gres=gpu:day:1, those of night for --gres=gpu:night:1."
-        yield "PartitionName=day Nodes=NODES PriorityTier=10 PreemptMode=OFF OverSubscribe=FORCE:1"
+        yield f"PartitionName=day Nodes=NODES PriorityTier=10 PreemptMode=OFF OverSubscribe=FORCE:1 {cpus}"
 
 
 def _night_devices(plan: NodePlan) -> Iterator[str]:

@@ -156,10 +156,18 @@ class FakeCuda:
         uid: int | None = None,
         prefix: tuple[str, ...] = (),
         is_child: bool = False,
+        is_elsewhere: bool = False,
     ) -> FakeProgram:
-        """`prefix` is a command that becomes the program, or starts it as its child."""
+        """`prefix` is a command that becomes the program, or starts it as its child, or lets another process start it
+        (`is_elsewhere`), as srun does."""
+        before = set(self._pids())
         process = self.spawn(gpu_bytes, *more, uid=uid, prefix=prefix)
-        pid = until(lambda: self._child(process.pid), "the program is started") if is_child else process.pid
+        if is_elsewhere:
+            pid = until(
+                lambda: next((pid for pid in self._pids() if pid not in before), None), "the program is started"
+            )
+        else:
+            pid = until(lambda: self._child(process.pid), "the program is started") if is_child else process.pid
         program = FakeProgram(self.directory, process, pid)
         self.programs.append(program)
         return program
@@ -171,6 +179,9 @@ class FakeCuda:
         arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
         environment = {} if self.device_files is None else {"FAKE_DEVICE_FILES": str(self.device_files)}
         return subprocess.Popen([*prefix, *arguments], user=uid, env={**os.environ, **environment})
+
+    def _pids(self) -> Iterator[int]:
+        return (int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
 
     def _child(self, parent: int) -> int | None:
         for child in psutil.Process(parent).children():

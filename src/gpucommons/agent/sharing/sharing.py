@@ -16,7 +16,7 @@ from gpucommons.agent.sharing.lease_room import lease_claims
 from gpucommons.agent.sharing.pausing import enforcement_terms, pauser_settings
 from gpucommons.agent.sharing.rules import check_scheduler, client_rules, enforces_leases, program_rules
 from gpucommons.base.processes import hides_processes
-from gpucommons.config.runtime_directory import control_path, own_control_socket
+from gpucommons.config.runtime_directory import control_path, own_control_socket, runtime_directory
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
@@ -28,6 +28,7 @@ from gpucommons.model.workloads import PodReading, UsersReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.parking.arrivals import GpuMemory
+from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
@@ -172,7 +173,15 @@ def _program_sharing(settings: Settings) -> ProgramSharing | None:
         return None
     pauser, rules = pauser_settings(settings), program_rules(settings)
     enforcement = enforcement_terms(settings) if enforces_leases(settings) else None
-    return ProgramSharing(pauser, rules, settings.parking, free_memory, enforcement)
+    return ProgramSharing(pauser, rules, settings.parking, free_memory, enforcement, batch=_batch_system(settings))
+
+
+def _batch_system(settings: Settings) -> BatchSystem | None:
+    if not settings.slurm.job_directory or not settings.slurm.park_suspended:
+        return None
+    from gpucommons.slurm.suspension import is_suspended, publisher
+
+    return BatchSystem(is_suspended, publisher(runtime_directory()))
 
 
 class Sharing:

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import MOVE_BUCKETS, TURN, Histogram, ParkEvent
+from gpucommons.model.sharing import MOVE_BUCKETS, SUSPENDED, TURN, Histogram, ParkEvent
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Reply
@@ -31,6 +31,7 @@ from gpucommons.scheduler.parking.programs import (
     left_parked,
     parked_of,
 )
+from gpucommons.scheduler.parking.suspended import SuspendedJobs
 from gpucommons.scheduler.parking.values import DeviceRoom, ParkRefusal, ParkStage, WhyNot
 from gpucommons.scheduler.programs.jobs import Program
 
@@ -253,8 +254,10 @@ class ProgramMoves:
         host: ParkHost,
         end_turns: EndTurns,
         on_end: Callable[[], None],
+        suspended: SuspendedJobs | None = None,
     ) -> None:
         self._moves = moves
+        self._suspended = suspended
         self._resident = resident
         self._parked = parked
         self._rooms = rooms
@@ -296,7 +299,12 @@ class ProgramMoves:
         await self._end_turns(program.key)
         begun_s = monotonic()
         program.begin(ParkStage.PARKING, begun_s)
+        suspended = self._suspended if program.cause == SUSPENDED else None
+        if suspended is not None:
+            await suspended.let_run(program)
         moved = await self._moves.park(program.places)
+        if suspended is not None:
+            await suspended.stop_again(program)
         now = monotonic()
         self._rooms.moved(program.memory, now)
         if moved.unsure:
@@ -323,6 +331,8 @@ class ProgramMoves:
             refusal, lasts_s = _refusal(moved, failed)
             self._resident.cannot_park(program.places, refusal, now + lasts_s)
             self._log.refused(program, refusal)
+            if self._suspended is not None and program.cause == SUSPENDED:
+                self._suspended.keeps(program.key, refusal, program.bytes)
         program.keep(moved.parked)
         if moved.stranded:
             program.begin(ParkStage.STRANDED, now)

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.scheduler import ParkingSettings
-from gpucommons.model.sharing import ARRIVAL, ASKED, IDLE, TURN, ParkingReading
+from gpucommons.model.sharing import ARRIVAL, ASKED, IDLE, SUSPENDED, TURN, ParkingReading
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.release import RESERVE_BYTES
@@ -51,6 +51,7 @@ from gpucommons.scheduler.parking.programs import (
     ResidentPrograms,
     parked_of,
 )
+from gpucommons.scheduler.parking.suspended import BatchSystem, SuspendedJobs
 from gpucommons.scheduler.parking.turns import attained_seconds
 from gpucommons.scheduler.parking.values import (
     DeviceRoom,
@@ -185,7 +186,10 @@ class ParkLooks:
         parked = [
             program
             for program in self._parked
-            if program.stage is ParkStage.PARKED and (program.wakes_since_s is None or not program.touched)
+            # A suspended job goes on when it is continued, not when it uses the CPU.
+            if program.stage is ParkStage.PARKED
+            and program.cause != SUSPENDED
+            and (program.wakes_since_s is None or not program.touched)
         ]
         idle = self._idle(monotonic())
         if not parked and not idle:
@@ -256,7 +260,7 @@ class Parking:
 
     `end_turns` takes a program out of turns and returns once it runs; `claims` are the leases and clients that wait for
     room; `backend` is how the pauser pauses. `rules` leave programs alone; `own_uid`: only this user's programs are
-    held until they have room.
+    held until they have room. With `batch`, the memory of jobs that it suspends is parked.
     """
 
     def __init__(
@@ -270,6 +274,7 @@ class Parking:
         host: ParkHost = THIS_HOST,
         rules: Sequence[ProgramRule] = (),
         own_uid: int | None = None,
+        batch: BatchSystem | None = None,
     ) -> None:
         self._terms = ParkTerms(
             settings.idle_after_s,
@@ -306,6 +311,7 @@ class Parking:
         self._memory: Mapping[str, GpuMemory] = {}
         self._memory_is_new = False
         self._short: frozenset[str] = frozenset()
+        self._suspended = None if batch is None else SuspendedJobs(batch, pauser, self._resident, self._parked, host)
         self._moves = ProgramMoves(
             ProgramMover(pauser),
             self._resident,
@@ -315,6 +321,7 @@ class Parking:
             host,
             end_turns,
             on_end=self._wake_up.set,
+            suspended=self._suspended,
         )
         # The requests for leases whose room is expected, and when.
         self._expected_s: Mapping[str, float] = {}
@@ -410,6 +417,8 @@ class Parking:
         self._parked.forget_ended()
         await self._looks.look()
         await self._watch_arrivals()
+        if self._suspended is not None:
+            await self._suspended.look()
         if not self._has_work():
             self._expected_s, self._before = {}, None
             return
@@ -466,6 +475,9 @@ class Parking:
             refused = self._resident[key]
             refused.asked = False
             self.log.refused_program(refused.program, refusal)
+            if self._suspended is not None and refused.suspended:
+                memory = sum(use.memory_bytes or 0 for use in refused.program.uses.values())
+                self._suspended.keeps(key, refusal, memory)
         for key, sentence in found.waits.items():
             self._parked[key].waits = sentence
         for program in self._parked:
@@ -485,6 +497,7 @@ class Parking:
     def _begin_parking(self, parting: ResidentProgram, made_for: str) -> ParkedProgram:
         is_idle = is_arrival(made_for) or self._resident.is_idle(parting, monotonic())
         cause = ASKED if parting.asked else ARRIVAL if is_arrival(made_for) else IDLE if is_idle else TURN
+        cause = SUSPENDED if parting.suspended else cause
         # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
         was_idle = cause in (IDLE, ARRIVAL)
         cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if was_idle else None)

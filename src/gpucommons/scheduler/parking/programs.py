@@ -250,7 +250,7 @@ def is_mig_device(device: str) -> bool:
 
 @dataclass(slots=True)
 class ResidentProgram:
-    """`alone` is why it takes no part. `asked`: a person asked to park it."""
+    """`alone` is why it takes no part. `asked`: a person asked to park it. `suspended`: its batch system stopped it."""
 
     program: Program
     alone: ParkRefusal | None
@@ -261,6 +261,7 @@ class ResidentProgram:
     in_turns: bool = False
     last_in_turns_s: float = -NEVER_S
     asked: bool = False
+    suspended: bool = False
 
     @property
     def key(self) -> str:
@@ -350,7 +351,7 @@ class ResidentPrograms:
             known = before.get(program.key)
             resident = self._rows.get(program.key) or ResidentProgram(program, refusal, as_of_s)
             if known is not None and known.program.process_keys & program.process_keys:
-                resident.asked = known.asked
+                resident.asked, resident.suspended = known.asked, known.suspended
                 resident.idleness, resident.places = known.idleness, known.places
                 resident.seen_since_s, resident.last_in_turns_s = known.seen_since_s, known.last_in_turns_s
             resident.in_turns = program.key in in_turns
@@ -442,7 +443,7 @@ class ResidentPrograms:
             return ParkRefusal(WhyNot.NOT_LOCKED, f"it has more than {MAX_PROCESSES} processes on the GPU")
         if any(use.memory_bytes is None for process in program.processes for use in process.uses):
             return ParkRefusal(WhyNot.MEMORY_UNKNOWN, "NVML does not say how much GPU memory it holds")
-        if why := self._host.why_stopped(resident.pids):
+        if not resident.suspended and (why := self._host.why_stopped(resident.pids)):
             return ParkRefusal(WhyNot.STOPPED, f"{STOPPED}: {why}")
         found = (self._cannot.get(process, (None, 0.0)) for process in program.process_keys)
         return next((refusal for refusal, until_s in found if refusal is not None and until_s > now_s), None)

@@ -37,6 +37,7 @@ from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.moves import RoomReader
 from gpucommons.scheduler.parking.parking import Parking
+from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.policy import Policy
@@ -68,7 +69,8 @@ class ProgramSharing:
     """How plain programs take part: their rules, the pauser that stops and resumes them, and how they are parked.
 
     `rooms` reads the free memory of GPUs; without it no program is parked. `enforcement`: programs on GPUs that are
-    leased to others are paused. `host` is what parking asks about processes.
+    leased to others are paused. `host` is what parking asks about processes, `batch` the batch system whose suspended
+    jobs are parked.
     """
 
     pauser: PauserSettings
@@ -77,6 +79,7 @@ class ProgramSharing:
     rooms: RoomReader | None = None
     enforcement: EnforcementTerms | None = None
     host: ParkHost = THIS_HOST
+    batch: BatchSystem | None = None
 
 
 class _Order(NamedTuple):
@@ -144,6 +147,7 @@ class SchedulerServer:
                     sharing.host,
                     sharing.rules,
                     os.geteuid() if settings.share_programs == "own" else None,
+                    sharing.batch,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(

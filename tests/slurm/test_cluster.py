@@ -1,0 +1,163 @@
+"""A real Slurm with the printed configuration, the real hooks and agent, and programs on fake GPUs."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.shared_gpu import MATMUL, SharedProgram
+from gpucommons.pauser.backend import State
+from gpucommons.pauser.release import key_of
+from gpucommons.pauser.stopped import why_stopped
+from gpucommons.slurm import hooks
+from gpucommons.slurm.configuration import NodePlan
+from open_folder import open_folder
+from shared_node import SharedNode
+from testbeds.slurm import SlurmCluster, slurm_cluster
+from waiting import until
+
+pytestmark = pytest.mark.long
+
+_SHARING = """
+[scheduler]
+share_programs = "all"
+[slurm]
+job_directory = "{jobs}"
+"""
+
+
+class SlurmNode:
+    """A cluster of one node with two fake GPUs, and its agent."""
+
+    def __init__(self, node: SharedNode, cluster: SlurmCluster, jobs: Path) -> None:
+        self.node = node
+        self.cluster = cluster
+        self.jobs = jobs
+
+    def start_agent(self) -> None:
+        self.node.start_agent(sections=_SHARING.format(jobs=self.jobs), environment=self.cluster.environment)
+
+    def program(self, *options: str, memory_bytes: int = 4 << 30, gpu: int = 0) -> SharedProgram:
+        """A program on one GPU as a job of its own, by srun."""
+        environment = [f"{name}={value}" for name, value in self.cluster.environment.items()]
+        prefix = ("env", *environment, "srun", "--quiet", "--chdir=/", *options)
+        return self.node.shared.program(
+            MATMUL[4096], memory_bytes=memory_bytes, gpu=gpu, prefix=prefix, is_elsewhere=True
+        )
+
+    def job_of(self, program: SharedProgram) -> str:
+        text = Path(f"/proc/{program.pid}/environ").read_bytes().split(b"\0")
+        return next(line.partition(b"=")[2].decode() for line in text if line.startswith(b"SLURM_JOB_ID="))
+
+    def parked(self) -> list[Any]:
+        return list(self.node.turns()["parking"]["programs"].values())
+
+    def allocations(self) -> list[Any]:
+        return list(json.loads(self.node.agent.get("/api/v1/allocations")[1])["allocations"]["held"].values())
+
+
+@contextmanager
+def slurm_node(*, shards: int = 0, day_night: bool = False) -> Iterator[SlurmNode]:
+    with open_folder() as directory, SharedNode(directory, 2) as node:
+        jobs = directory / "jobs"
+        command = f"{sys.executable} -m gpucommons"
+        plan = NodePlan("", ("", ""), "h200", shards, day_night, 8, "", sys.executable, hooks.__file__, command)
+        options = f"--directory {jobs} --agent-directory {node.run / 'gpucommons'}"
+        with slurm_cluster(directory / "slurm", plan, options) as cluster:
+            yield SlurmNode(node, cluster, jobs)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmNode]:
+    """Each GPU as day and night, and an agent that parks what Slurm suspends."""
+    with slurm_node(day_night=True) as found:
+        found.start_agent()
+        yield found
+
+
+@pytest.fixture
+def night(cluster: SlurmNode) -> Iterator[SlurmNode]:
+    """Without the jobs of another test."""
+    yield cluster
+    cluster.cluster.cancel_all()
+
+
+def test_a_job_holds_its_gpus_from_its_start_to_its_end(night: SlurmNode) -> None:
+    job = night.cluster.submit("echo gpus $CUDA_VISIBLE_DEVICES; sleep 600", "-p", "night", "--gres=gpu:night:1")
+    rows = until(lambda: [row for row in night.allocations() if row["workload"] == job], "the job holds a GPU")
+    assert [(row["managed"], row["slot"], row["share_ratio"]) for row in rows] == [(True, "0", 1.0)]
+    until(lambda: night.cluster.output(job) == "gpus 0\n", "the job has the real index of its GPU")
+    night.cluster.run("scancel", job)
+    until(lambda: not (night.jobs / job).exists(), "the epilog has run")
+    until(lambda: not night.allocations(), "the GPU is free")
+
+
+def stands_still(night: SlurmNode, program: SharedProgram) -> bool:
+    before = program.work
+    night.node.shared.let_pass(1.0)
+    return (program.work.progress_s, program.work.running_s) == (before.progress_s, before.running_s)
+
+
+def test_a_day_job_has_the_memory_of_the_suspended_night_job(night: SlurmNode) -> None:
+    program = night.program("-p", "night", "--gres=gpu:night:1")
+    job = night.job_of(program)
+    until(lambda: program.progress() > 0.2, "the night job computes")
+    day = night.cluster.submit("echo gpus $CUDA_VISIBLE_DEVICES; sleep 600", "-p", "day", "--gres=gpu:day:2")
+    night.cluster.wait_for(job, "SUSPENDED")
+    until(lambda: night.cluster.output(day), "the day job begins")
+    assert program.program.state is State.CHECKPOINTED, "it begins when the memory has left"
+    assert night.cluster.output(day) == "gpus 0,1\n"
+    assert program.program.gpu_bytes == 0
+    until(lambda: why_stopped(program.pid), "it is stopped again")
+    assert stands_still(night, program)
+    night.cluster.run("scancel", day)
+    night.cluster.wait_for(job, "RUNNING")
+    before = program.progress()
+    until(lambda: program.progress() > before + 0.2, "the night job goes on")
+    assert program.program.gpu_bytes == 4 << 30
+    program.end()
+
+
+def test_a_job_that_is_resumed_during_the_move_goes_on(night: SlurmNode) -> None:
+    program = night.program("-p", "night", "--gres=gpu:night:1")
+    job = night.job_of(program)
+    until(lambda: program.progress() > 0.2, "the job computes")
+    # The move takes 4 s, longer than Slurm needs to stop the job twice.
+    program.program.move_at(1 << 30)
+    night.cluster.run("scontrol", "suspend", job)
+    until(lambda: [row for row in night.parked() if row["stage"] == "parking"], "the move has begun")
+    night.cluster.run("scontrol", "resume", job)
+    before = program.progress()
+    until(lambda: program.progress() > before + 0.2, "the job goes on")
+    assert not why_stopped(program.pid)
+    until(lambda: not night.parked(), "it is not parked")
+    program.end()
+
+
+def test_a_job_that_is_cancelled_while_it_is_parked_ends(night: SlurmNode) -> None:
+    program = night.program("-p", "night", "--gres=gpu:night:1")
+    job = night.job_of(program)
+    until(lambda: program.progress() > 0.2, "the job computes")
+    night.cluster.run("scontrol", "suspend", job)
+    until(lambda: [row for row in night.parked() if row["stage"] == "parked"], "it is parked")
+    night.cluster.run("scancel", job)
+    until(lambda: key_of(program.pid) != program.key, "its process has ended")
+    until(lambda: not night.parked(), "nothing of it is left")
+
+
+def test_a_process_that_its_user_stops_inside_a_job_is_left_alone(night: SlurmNode) -> None:
+    program = night.program("-p", "night", "--gres=gpu:night:1")
+    until(lambda: program.progress() > 0.2, "the job computes")
+    with night.node.shared.calm():
+        os.kill(program.pid, signal.SIGSTOP)
+    night.node.shared.let_pass(3.0)
+    assert not night.parked()
+    assert why_stopped(program.pid)
+    os.kill(program.pid, signal.SIGCONT)
+    program.end()
