@@ -5,11 +5,13 @@ import json
 import os
 import stat
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpucommons.base import line_server
 from gpucommons.base.peers import Admins, PeerProcess
 from gpucommons.leases.protocol import MAX_LINE_BYTES
 from gpucommons.leases.service import server as server_module
@@ -128,9 +130,9 @@ def test_nonsense_of_a_client_with_a_lease_ends_the_lease(tmp_path: Path) -> Non
 
 def test_connections_and_requests_of_a_user_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root this test would have no limit: the peer is taken for a user."""
-    monkeypatch.setattr(server_module, "look_at", lambda pid: PeerProcess())
-    monkeypatch.setattr(server_module, "_REQUEST_BURST", 5.0)
-    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(line_server, "look_at", lambda pid: PeerProcess())
+    limits = replace(server_module._LIMITS, connections=3, request_burst=5.0)
+    monkeypatch.setattr(server_module, "_LIMITS", limits)
 
     async def scenario(_: LeaseServer, path: Path) -> None:
         idle = [await asyncio.open_unix_connection(str(path)) for _ in range(3)]
@@ -158,7 +160,7 @@ def test_a_client_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
         (client,) = [each for each in server.service._clients.values() if each.updates]
         for number in range(5000):
             client.send({"event": "waiting", "position": number, "padding": "x" * 200})
-        sizes = [writer.transport.get_write_buffer_size() for writer in server._writers]
+        sizes = [connection.unread_bytes for connection in server.lines.connections]
         assert max(sizes) < 80 * 1024
         for writer in (*keep, deaf):
             writer.close()

@@ -10,7 +10,6 @@ import pwd
 import selectors
 import signal
 import socket
-import stat
 import threading
 import time
 from collections.abc import Sequence
@@ -19,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base.files import creation_mode
 from gpucommons.base.text import parse_decimal
-from gpucommons.base.unix_listener import peer_credentials
+from gpucommons.base.unix_listener import listen, peer_credentials
 from gpucommons.pauser import cuda, release
 from gpucommons.pauser.arrivals import DEVICE_FILES, ArrivalWatch
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure
@@ -49,6 +47,7 @@ from gpucommons.pauser.record import PauseRecord, RecordError
 
 _READ_BYTES: Final = 65536
 # How long a new pauser waits for one that is about to end, and how long it works on leftovers before it says hello.
+_SOCKET_MODE: Final = 0o666
 _CLAIM_S: Final = 2.0
 _START_S: Final = 2.0
 # At the end: for locks, and for a checkpoint or restore under way, which cannot be cancelled.
@@ -232,7 +231,8 @@ class Server:
     def listen(self, path: Path) -> None:
         """Serve agents one after another at this socket until asked to stop. OSError where it cannot be served."""
         self.open()
-        listener = self._listener = _listen(path)
+        # Every user may connect; the peer credentials decide whether the connection is served.
+        listener = self._listener = listen(str(path), "scheduler.pauser_socket", _SOCKET_MODE)
         self._heart.start()
         try:
             while not self._stopped:
@@ -243,8 +243,7 @@ class Server:
                     else:
                         self.serve(connection)
         finally:
-            with suppress(OSError):
-                os.unlink(path)
+            listener.close()
 
     @property
     def is_clean(self) -> bool:
@@ -390,29 +389,3 @@ def _uid_of(user: str) -> int | None:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
         return None
-
-
-def _listen(path: Path) -> socket.socket:
-    """Every user may connect; the peer credentials decide whether the connection is served."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode) and not _answers(path):
-            os.unlink(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with creation_mode(0o666):
-        listener.bind(str(path))
-    listener.listen(16)
-    return listener
-
-
-def _answers(path: Path) -> bool:
-    """Whether another pauser serves this socket: its file is not a dead one's."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True
-    return True

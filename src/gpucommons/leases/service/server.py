@@ -1,19 +1,16 @@
 """The lease socket: JSON lines, one request for each connection. The lease lasts as long as its connection.
 
-Connections and requests are limited for each user and container, lines in length; a client that does not read is not
-waited for.
+A client that does not read is not waited for.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
-from gpucommons.base.peers import Admins, ConnectionCaps, PeerAccount, RequestRate, accounts_of, look_at, process_of
-from gpucommons.base.unix_listener import UnixListener, listen, peer_credentials, peer_groups
+from gpucommons.base.line_server import LineConnection, LineLimits, LinePeer, LineServer
+from gpucommons.base.peers import Admins, process_of
 from gpucommons.leases.policy.values import LeaseBusy, LeaseRefused, LeaseUnknown
 from gpucommons.leases.protocol import (
     MAX_LINE_BYTES,
@@ -32,14 +29,9 @@ from gpucommons.leases.protocol import (
 from gpucommons.leases.service.service import LeaseClient, LeaseService
 from gpucommons.model.leases import LeasesReading
 
-_SOCKET_MODE: Final = 0o666
-_BACKLOG: Final = 1024
-_TIMEOUT_S: Final = 5.0
-# For each user, and for each container.
-_MAX_CONNECTIONS: Final = 256
-_MAX_CONNECTIONS_IN_ALL: Final = 4096
-_REQUESTS_PER_S: Final = 20.0
-_REQUEST_BURST: Final = 300.0
+_LIMITS: Final = LineLimits(
+    MAX_LINE_BYTES, connections=256, connections_in_all=4096, requests_per_s=20.0, request_burst=300.0
+)
 # What may wait for a client that does not read. Then it gets no further lines about its place.
 _MAX_UNREAD_BYTES: Final = 64 * 1024
 _TICK_S: Final = 1.0
@@ -62,15 +54,15 @@ class LeaseAccess:
     document: Callable[[LeasesReading, int, str, bool], object]
 
 
-@dataclass(frozen=True, slots=True)
-class _Peer:
+class _User(NamedTuple):
+    """A client as the service sees it."""
+
     uid: int
     pid: int
     start_ticks: int
     user: str
     is_admin: bool
     is_local: bool
-    accounts: tuple[PeerAccount, ...]
 
 
 class LeaseServer:
@@ -78,31 +70,21 @@ class LeaseServer:
         self._path = path
         self.service = service
         self._access = access
-        self._socket: UnixListener | None = None
-        self._listener: asyncio.Server | None = None
-        self._caps = ConnectionCaps({"uid": _MAX_CONNECTIONS, "container": _MAX_CONNECTIONS})
-        self._rate = RequestRate(_REQUESTS_PER_S, _REQUEST_BURST)
-        self._writers: set[asyncio.StreamWriter] = set()
+        self.lines = LineServer("the lease socket", _LIMITS, self._converse, _refusal)
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Raises ListenError if the socket cannot be served."""
-        self._socket = listen(self._path, "leases.socket", _SOCKET_MODE)
-        self._listener = await asyncio.start_unix_server(
-            self._serve, sock=self._socket, limit=MAX_LINE_BYTES, backlog=_BACKLOG
-        )
+        await self.lines.start([self._path], "leases.socket")
         self._ticking = asyncio.create_task(self._tick(), name="lease-clock")
 
     async def stop(self) -> None:
         """Closes the connections. The leases go on: the record keeps them for the next agent."""
-        if self._socket is None or self._listener is None or self._ticking is None:
+        if self._ticking is None:
             return
         self._ticking.cancel()
-        self._socket.remove_file()
-        self._listener.close()
         self.service.close()
-        for writer in list(self._writers):
-            writer.close()
+        await self.lines.stop()
 
     async def _tick(self) -> None:
         while True:
@@ -112,110 +94,75 @@ class LeaseServer:
             except Exception:
                 log.exception("leases: an error in the queue; it goes on")
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = self._peer(writer)
-        over = self._caps.add(peer.accounts)
-        self._writers.add(writer)
-        try:
-            if over or (peer.accounts and len(self._writers) > _MAX_CONNECTIONS_IN_ALL):
-                _send(writer, _error("too many connections to the lease socket: close some, or try again later"))
-            else:
-                await self._converse(peer, reader, writer)
-            async with asyncio.timeout(_TIMEOUT_S):
-                await writer.drain()
-        except (TimeoutError, ValueError, OSError):
-            log.debug("lease socket: dropped an unresponsive client")
-        finally:
-            self._caps.remove(peer.accounts)
-            self._writers.discard(writer)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-
-    def _peer(self, writer: asyncio.StreamWriter) -> _Peer:
-        peer = writer.get_extra_info("socket")
-        credentials = peer_credentials(peer)
-        seen, process = look_at(credentials.pid), process_of(credentials)
-        return _Peer(
+    def _user(self, peer: LinePeer) -> _User:
+        credentials, process = peer.credentials, process_of(peer.credentials)
+        return _User(
             credentials.uid,
             0 if process is None else process.pid,
             0 if process is None else process.start_ticks,
             self._access.user_name(credentials.uid),
-            self._access.admins.include(credentials, peer_groups(peer), seen.is_local),
-            seen.is_local,
-            accounts_of(credentials.uid, seen),
+            self._access.admins.include(credentials, peer.groups, peer.process.is_local),
+            peer.process.is_local,
         )
 
-    async def _converse(self, peer: _Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(_TIMEOUT_S):
-            raw = await reader.readline()
-        if not raw:
-            return
-        if not self._rate.take(peer.accounts, monotonic()):
-            _send(writer, _error(f"too many requests: at most {_REQUESTS_PER_S:g} a second for each user"))
-            return
+    async def _converse(self, peer: LinePeer, raw: bytes, connection: LineConnection) -> None:
+        user = self._user(peer)
         try:
             request = parse_request(raw)
             if isinstance(request, RunRequest | ResumeRequest):
-                await self._lease(peer, request, reader, writer)
+                await self._lease(user, request, connection)
             else:
-                _send(writer, {"event": "answer", "answer": self._answer(peer, request)})
+                _send(connection, {"event": "answer", "answer": self._answer(user, request)})
         except (LeaseMessageError, LeaseRefused) as error:
             kind = {"busy": isinstance(error, LeaseBusy), "unknown": isinstance(error, LeaseUnknown)}
-            _send(writer, {**_error(str(error)), **kind})
+            _send(connection, {**_error(str(error)), **kind})
 
-    async def _lease(
-        self,
-        peer: _Peer,
-        request: RunRequest | ResumeRequest,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
+    async def _lease(self, user: _User, request: RunRequest | ResumeRequest, connection: LineConnection) -> None:
         client = LeaseClient(
-            peer.uid,
-            peer.user,
-            peer.pid,
-            peer.start_ticks,
-            peer.is_admin or self._access.sees_names(peer.uid, peer.is_local),
-            lambda line: _send(writer, line),
+            user.uid,
+            user.user,
+            user.pid,
+            user.start_ticks,
+            user.is_admin or self._access.sees_names(user.uid, user.is_local),
+            lambda line: _send(connection, line),
             request.updates,
         )
         service = self.service
         id = service.open(client, request) if isinstance(request, RunRequest) else service.resume(client, request)
         try:
-            while raw := await reader.readline():
+            while raw := await connection.receive():
                 done, report = is_done(raw)
                 if done:
                     service.done(id, report)
                     if report:
                         # The client ends the connection when it has its report.
                         async with asyncio.timeout(_REPORT_S):
-                            await reader.readline()
+                            await connection.receive()
                     return
         finally:
             service.left(id)
 
-    def _answer(self, peer: _Peer, request: LeaseLine) -> object:
+    def _answer(self, user: _User, request: LeaseLine) -> object:
         if isinstance(request, QueueRequest):
-            return self._access.document(self.service.reading, peer.uid, peer.user, peer.is_local)
+            return self._access.document(self.service.reading, user.uid, user.user, user.is_local)
         if isinstance(request, ReserveRequest):
-            made = self.service.reserve(peer.uid, peer.user, request)
+            made = self.service.reserve(user.uid, user.user, request)
             slots = [self.service.reading.slots.get(uuid, uuid) for uuid in made.slots]
             return {"id": made.id, "from_s": made.from_s, "until_s": made.until_s, "gpus": made.gpus, "slots": slots}
         assert isinstance(request, CancelRequest)
         act = self.service.cancel if request.kind == "cancel" else self.service.unreserve
-        return act(request.id, peer.uid, peer.is_admin)
+        return act(request.id, user.uid, user.is_admin)
 
 
 def _error(text: str) -> Line:
     return {"event": "error", "error": text}
 
 
-def _send(writer: asyncio.StreamWriter, line: Line) -> None:
-    """Never waits. A client that does not read gets no further lines about its place, but all others."""
-    transport = writer.transport
-    if transport.is_closing():
-        return
-    if line.get("event") == "waiting" and transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
-        return
-    writer.write(encoded_line(line))
+def _refusal(reason: str) -> bytes:
+    return encoded_line(_error(reason))
+
+
+def _send(connection: LineConnection, line: Line) -> None:
+    """A client that does not read gets no further lines about its place, but all others."""
+    if line.get("event") != "waiting" or connection.unread_bytes <= _MAX_UNREAD_BYTES:
+        connection.send(encoded_line(line))

@@ -3,24 +3,21 @@
 It is in the directory of the client socket, or in that of the agent's user if the agent may not use the former.
 
 Every user may read the status, with the names of other users hidden as on the API's Unix socket. Orders are accepted
-from admins only, except that owners may park and wake their own programs. No request may delay a hand-off: connections
-and requests are limited for each user and container, and the replies to `status` are made in small steps and kept for a
-while.
+from admins only, except that owners may park and wake their own programs. No request may delay a hand-off: the replies
+to `status` are made in small steps and kept for a while.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Final, NamedTuple
 
-from gpucommons.base.peers import ConnectionCaps, RequestRate, Slots, accounts_of, look_at, owner_of
+from gpucommons.base.line_server import LineConnection, LineLimits, LinePeer, LineServer
 from gpucommons.base.text import parse_core, parse_memory
-from gpucommons.base.unix_listener import ListenError, UnixListener, listen, peer_credentials
+from gpucommons.base.unix_listener import ListenError, peer_credentials
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingClass, SharingReading
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
@@ -29,14 +26,10 @@ from gpucommons.scheduler.service.server import SchedulerServer
 
 _LONGEST_QUANTUM_S: Final = 86_400
 _AUTO: Final = "auto"
-_SOCKET_MODE: Final = 0o666
-_MAX_LINE_BYTES: Final = 4096
 _TIMEOUT_S: Final = 5.0
-# For each user and for each container.
-_MAX_CONNECTIONS: Final = 32
-_MAX_CONNECTIONS_IN_ALL: Final = 128
-_REQUESTS_PER_S: Final = 10.0
-_REQUEST_BURST: Final = 20.0
+_LIMITS: Final = LineLimits(
+    line_bytes=4096, connections=32, connections_in_all=128, requests_per_s=10.0, request_burst=20.0
+)
 # A reply may be this old, unless an order, a connection or a disconnection came since.
 _STATUS_AGE_S: Final = 0.5
 # Pieces made before the sockets are served again: a fraction of a millisecond of work.
@@ -75,12 +68,7 @@ class ControlSocket:
         self._document = document
         self._privacy = privacy
         self._paths = tuple(paths) or (control_path(server.settings.socket),)
-        self._socket: UnixListener | None = None
-        self._listener: asyncio.Server | None = None
-        self._caps = ConnectionCaps({"uid": _MAX_CONNECTIONS, "container": _MAX_CONNECTIONS})
-        self._rate = RequestRate(_REQUESTS_PER_S, _REQUEST_BURST)
-        self._slots = Slots(_MAX_CONNECTIONS_IN_ALL)
-        self._open: Counter[str] = Counter()
+        self._lines = LineServer("the control socket", _LIMITS, self._converse, _refusal)
         self._status: Status | None = None
         self._status_lock = asyncio.Lock()
         self._orders: Mapping[str, Callable[[ControlCommand], str]] = {
@@ -93,52 +81,19 @@ class ControlSocket:
 
     async def start(self) -> None:
         """Raises ListenError if the socket cannot be served and clients of nvshare are."""
-        for path in self._paths:
-            try:
-                self._socket = listen(path, mode=_SOCKET_MODE)
-                break
-            except ListenError as error:
-                failed = error
-        if self._socket is None:
+        try:
+            await self._lines.start(self._paths, "scheduler.socket")
+        except ListenError as error:
             if self._server.settings.enabled:
-                raise failed
-            log.warning("the control socket is not served: %s", failed)
-            return
-        self._listener = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=_MAX_LINE_BYTES)
+                raise
+            log.warning("the control socket is not served: %s", error)
 
     async def stop(self) -> None:
-        if self._socket is not None and self._listener is not None:
-            self._socket.remove_file()
-            self._listener.close()
+        await self._lines.stop()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("socket")
-        pid, uid, _ = peer_credentials(peer)
-        process = look_at(pid)
-        local, accounts = process.is_local, accounts_of(uid, process)
-        owner = owner_of(uid, process)
-        self._open[owner] += 1
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                over = self._caps.add(accounts)
-                if over or (accounts and not self._slots.takes(self._open.total(), self._open[owner], False)):
-                    reply = _refusal("too many connections to the control socket: close some, or try again later")
-                else:
-                    line = await reader.readline()
-                    if self._rate.take(accounts, monotonic()):
-                        reply = await self._reply(line, peer, local)
-                    else:
-                        reply = _refusal(f"too many requests: at most {_REQUESTS_PER_S:g} a second for each user")
-                writer.write(reply)
-                await writer.drain()
-        except (TimeoutError, ValueError, OSError):
-            log.debug("control socket: dropped an unresponsive client")
-        finally:
-            self._open -= Counter((owner,))
-            self._caps.remove(accounts)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    async def _converse(self, peer: LinePeer, line: bytes, connection: LineConnection) -> None:
+        async with asyncio.timeout(_TIMEOUT_S):
+            connection.send(await self._reply(line, peer.socket, peer.process.is_local))
 
     async def _reply(self, line: bytes, peer: socket.socket, local: bool) -> bytes:
         try:
