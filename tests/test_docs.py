@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from gpucommons.agent.idle.channels import check_idle, idle_channels
-from gpucommons.agent.sharing.rules import check_rules, check_scheduler, program_rules
+from gpucommons.agent.sharing.rules import check_rules, program_rules
+from gpucommons.agent.sharing.settings import check_scheduler
 from gpucommons.config.load import load
 from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, mig_device
 from gpucommons.agent.agent import Agent
-from gpucommons.agent.sharing.rules import check_scheduler, metrics_listeners, nvml_cadence_s
+from gpucommons.agent.sharing.settings import check_scheduler, metrics_listeners, nvml_cadence_s
 from gpucommons.agent.sources import agent_sources
 from gpucommons.config.load import keys, load
 from gpucommons.config.option import ConfigError

@@ -9,10 +9,10 @@ import pytest
 
 from fakes.cuda.build import build_driver, build_program
 from fakes.cuda.control import FakeCuda, FakeProgram
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.ownership import Workload
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
-from gpucommons.scheduler.programs.exemptions import TrespassReport
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, ProgramActivity
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from needs import needs_program

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpucommons import __version__
 from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.setting_rules import check_ports
-from gpucommons.agent.sharing.rules import metrics_listeners
+from gpucommons.agent.sharing.settings import metrics_listeners
 from gpucommons.base.address import parse_host_names
 from gpucommons.base.processes import hides_processes
 from gpucommons.config.runtime_directory import AUTO, served_socket

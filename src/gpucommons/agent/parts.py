@@ -9,7 +9,7 @@ from gpucommons.agent.accounts import Accounts
 from gpucommons.agent.idle.watch import IdleWatch
 from gpucommons.agent.kubernetes import kubernetes_part
 from gpucommons.agent.leases.leasing import Leasing
-from gpucommons.agent.sharing.rules import check_parking, enforces_leases
+from gpucommons.agent.sharing.settings import check_parking, enforces_leases
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.health import HealthLevel

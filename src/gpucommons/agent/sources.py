@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.agent.setting_rules import owner_rules
-from gpucommons.agent.sharing.rules import nvml_cadence_s
+from gpucommons.agent.sharing.settings import nvml_cadence_s
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import DcgmSettings, KubernetesSettings, Settings
 from gpucommons.config.state_directory import events_position_file, gpu_record

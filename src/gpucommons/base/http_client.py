@@ -3,6 +3,7 @@
 Follows no redirect, keeps no cookie, uses no proxy variable.
 """
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ class BodyTooLong(Exception):
 @contextmanager
 def failures_of(server: str, failure: Failure) -> Iterator[None]:
     """Turns what a request can raise into a `failure`. Errors of connecting pass through as OSErrors."""
-    import aiohttp
+    from gpucommons.base.http_library import aiohttp
 
     try:
         yield
@@ -135,15 +136,16 @@ async def _answer(
     json: object = None,
 ) -> AsyncIterator["aiohttp.ClientResponse"]:
     """`at` names the server where it cannot be reached."""
-    import aiohttp
+    from gpucommons.base.http_library import aiohttp, verifying_context
 
     try:
         with failures_of(server, failure):
+            tls = await asyncio.to_thread(verifying_context) if url.lower().startswith("https:") else True
             async with (
                 aiohttp.ClientSession(
                     timeout=aiohttp.ClientTimeout(total=timeout_s), cookie_jar=aiohttp.DummyCookieJar()
                 ) as session,
-                session.request(method, url, params=params, json=json, allow_redirects=False) as response,
+                session.request(method, url, params=params, json=json, ssl=tls, allow_redirects=False) as response,
             ):
                 yield response
     except OSError as error:

@@ -9,7 +9,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from gpucommons.agent.idle.channels import check_idle, idle_channels
-from gpucommons.agent.sharing.rules import check_parking, check_rules, check_scheduler
+from gpucommons.agent.sharing.rules import check_rules
+from gpucommons.agent.sharing.settings import check_parking, check_scheduler
 from gpucommons.base.text import is_mail_address, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson

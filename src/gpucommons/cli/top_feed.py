@@ -9,8 +9,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import aiohttp
-
+from gpucommons.base.http_library import aiohttp
 from gpucommons.cli.agent_client import AgentAddress
 from gpucommons.faces.documents.delta import apply
 from gpucommons.rules.privacy import SEES_ALL

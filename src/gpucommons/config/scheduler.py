@@ -3,8 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from gpucommons.base.address import parse_address_or_port
+from gpucommons.base.text import parse_memory
 from gpucommons.config.option import nvshare_aliases, option
 
 # nvshare and XPUShare read and log this variable, and do not use it.
@@ -28,6 +30,22 @@ def max_runtime_lines(environment: Mapping[str, str]) -> Iterator[str]:
 def _check_class(text: str) -> None:
     if text not in ("batch", "latency", "background"):
         raise ValueError(f"unknown class {text!r}: use batch, latency or background")
+
+
+# parking.arrival_room: newcomers never wait.
+OFF: Final = "off"
+
+
+def parse_room(text: str) -> tuple[int | None, float | None]:
+    """Bytes, or a ratio of the GPU's memory; both None: off. Raises ValueError."""
+    if text == OFF:
+        return None, None
+    if text.endswith("%"):
+        percent = float(text[:-1])
+        if not 0 < percent <= 100:
+            raise ValueError(f"{text!r} is not from 1% to 100%")
+        return None, percent / 100
+    return parse_memory(text), None
 
 
 @dataclass(frozen=True, slots=True)

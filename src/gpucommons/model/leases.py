@@ -209,3 +209,11 @@ class LeasesReading:
     recorded: bool = True
     clients: Mapping[str, ProcessKey] = field(default_factory=dict)
     mps: MpsReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrespassReport:
+    """The leases whose GPUs each process uses without a lease, as of `as_of_s` of the monotonic clock."""
+
+    leases: Mapping[ProcessKey, frozenset[str]] = field(default_factory=dict)
+    as_of_s: float = 0.0

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.programs.exemptions import (
     Circumstances,
     ShareScope,
-    TrespassReport,
     TrespassVerdicts,
     divide,
     judge_trespassers,

@@ -4,12 +4,14 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
-from gpucommons.agent.sharing.rules import enforces_leases, program_rules
+from gpucommons.agent.sharing.rules import program_rules
+from gpucommons.agent.sharing.settings import enforces_leases
 from gpucommons.config.settings import Settings
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.pauser.places import SERVICE_SOCKET
-from gpucommons.scheduler.programs.exemptions import TrespassReport, TrespassStanding
+from gpucommons.scheduler.programs.exemptions import TrespassStanding
 from gpucommons.scheduler.programs.jobs import read_programs
 from gpucommons.scheduler.service.enforcement import EnforcementTerms, EnforcementThread
 from gpucommons.sources.source import Source

@@ -1,19 +1,16 @@
-"""The rules of [sharing_quotas], and settings of [scheduler] that contradict each other.
+"""The rules of [sharing_quotas], for clients of nvshare and for programs.
 
-The agent and `check-config` refuse contradictions in the same words.
+The agent and `check-config` refuse a wrong rule in the same words.
 """
 
-import logging
 from collections.abc import Iterator
 from typing import Final
 
-from gpucommons.base.address import parse_address_or_port
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.option import ConfigError
-from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings, SharingQuotaSettings
+from gpucommons.config.scheduler import SharingQuotaSettings
 from gpucommons.config.settings import Settings
 from gpucommons.model.sharing import SharingClass
-from gpucommons.scheduler.parking.arrivals import parse_room
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.matching import ProgramRule
 
@@ -76,72 +73,3 @@ def _checked(section: SharingQuotaSettings) -> QuotaValues:
     memory = parse_memory(section.memory) if section.memory else None
     core = parse_core(str(section.core)) if section.core else None
     return QuotaValues(memory, core, SharingClass(section.class_) if section.class_ else None)
-
-
-log = logging.getLogger(__name__)
-
-
-def check_scheduler(scheduler: SchedulerSettings) -> None:
-    """Raises ConfigError, one line."""
-    if scheduler.xpushare_socket == scheduler.socket:
-        raise ConfigError(
-            f"scheduler.socket and scheduler.xpushare_socket are both {scheduler.socket}: "
-            "set scheduler.xpushare_socket to another path, or to '' for one socket"
-        )
-    if scheduler.shares_programs and scheduler.mode != "auto":
-        raise ConfigError(
-            f"scheduler.share_programs = {scheduler.share_programs} needs scheduler.mode = auto, not {scheduler.mode}: "
-            "plain programs take turns by measured gain; set one of the two"
-        )
-
-
-def check_parking(parking: ParkingSettings, scheduler: SchedulerSettings) -> None:
-    """Raises ConfigError, one line."""
-    try:
-        parse_room(parking.arrival_room)
-    except ValueError as error:
-        raise ConfigError(
-            f"parking.arrival_room = {parking.arrival_room!r}: {error}; use a percentage such as 25%, 40Gi, or off"
-        ) from error
-    if parking.idle_after_s and not scheduler.shares_programs:
-        raise ConfigError(
-            f"parking.idle_after_s = {parking.idle_after_s:g} needs scheduler.share_programs = own or all, not off: "
-            "only programs that the agent may pause can be parked"
-        )
-    if parking.idle_after_s and scheduler.pause != "driver":
-        raise ConfigError(
-            f"parking.idle_after_s = {parking.idle_after_s:g} needs scheduler.pause = driver, not {scheduler.pause}: "
-            "only the driver can move GPU memory"
-        )
-
-
-def nvml_cadence_s(settings: Settings) -> float:
-    """How often NVML is read. With the scheduler, at most every `metrics_nvml_interval_ms`, as in nvshare."""
-    interval_s = settings.sampling.interval_s
-    return (
-        max(interval_s, settings.scheduler.metrics_nvml_interval_ms / 1000)
-        if settings.scheduler.is_used
-        else interval_s
-    )
-
-
-def enforces_leases(settings: Settings) -> bool:
-    """Whether programs on GPUs that are leased to others are paused: all, or those over the limit of their lease."""
-    return "pause" in (settings.leases.enforce, settings.leases.at_limit) and settings.leases.enabled != "false"
-
-
-def metrics_listeners(scheduler: SchedulerSettings) -> list[tuple[str, str]]:
-    """The drop-in listeners of NVSHARE_METRICS_ENABLE and XPUSHARE_METRICS_ENABLE: address and dialect."""
-    candidates = (
-        (scheduler.metrics_enable, scheduler.metrics_addr, "nvshare"),
-        (scheduler.xpushare_metrics_enable, scheduler.xpushare_metrics_addr, "xpushare"),
-    )
-    found = []
-    for enabled, text, dialect in candidates:
-        if not enabled:
-            continue
-        address = str(parse_address_or_port(text))
-        if not address.startswith(("127.", "localhost:", "[::1]:")):
-            log.warning("%s metrics on %s are open to the network (%s_METRICS_ADDR)", dialect, address, dialect.upper())
-        found.append((address, dialect))
-    return found

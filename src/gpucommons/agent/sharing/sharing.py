@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from gpucommons.agent.sharing.lease_room import lease_claims
 from gpucommons.agent.sharing.pausing import enforcement_terms, pauser_settings
-from gpucommons.agent.sharing.rules import check_scheduler, client_rules, enforces_leases, program_rules
+from gpucommons.agent.sharing.rules import client_rules, program_rules
+from gpucommons.agent.sharing.settings import check_scheduler, enforces_leases
 from gpucommons.base.processes import hides_processes
 from gpucommons.config.runtime_directory import control_path, own_control_socket, runtime_directory
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings

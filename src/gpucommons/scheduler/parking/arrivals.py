@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from gpucommons.base.text import parse_memory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.parking.plan import can_make_room, idle_for
 from gpucommons.scheduler.parking.values import ParkSituation, ParkStage, ParkTerms, PlannedProgram, RoomNeed
@@ -30,7 +29,6 @@ _NEAR: Final = 0.75
 # A newcomer does not wait for a driver that does not say how much is free.
 _READ_WITHIN_S: Final = 5.0
 _PREFIX: Final = "arrival:"
-OFF: Final = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +49,6 @@ class ArrivalRules:
         if self.room_bytes is not None:
             return min(self.room_bytes, total_bytes)
         return round((self.room_ratio or 0.0) * total_bytes)
-
-
-def parse_room(text: str) -> tuple[int | None, float | None]:
-    """Bytes, or a ratio of the GPU's memory; both None: off. Raises ValueError."""
-    if text == OFF:
-        return None, None
-    if text.endswith("%"):
-        percent = float(text[:-1])
-        if not 0 < percent <= 100:
-            raise ValueError(f"{text!r} is not from 1% to 100%")
-        return None, percent / 100
-    return parse_memory(text), None
 
 
 class GpuMemory(NamedTuple):

@@ -15,18 +15,16 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
-from gpucommons.config.scheduler import ParkingSettings
+from gpucommons.config.scheduler import OFF, ParkingSettings, parse_room
 from gpucommons.model.sharing import ARRIVAL, ASKED, IDLE, SUSPENDED, TURN, ParkingReading
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.arrivals import (
-    OFF,
     ArrivalPlan,
     ArrivalRules,
     GpuMemory,
     is_arrival,
-    parse_room,
     plan_arrivals,
     short_devices,
 )

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.base.text import printable
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.rules.placement import says_no
@@ -222,14 +223,6 @@ def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s:
 # Processes on a GPU that is leased to another user: which of them are paused, and why the others are not. Pure.
 #
 # Only the processes on the leased GPU are paused. Other processes of the same job go on.
-
-
-@dataclass(frozen=True, slots=True)
-class TrespassReport:
-    """The leases whose GPUs each process uses without a lease, as of `as_of_s` of the monotonic clock."""
-
-    leases: Mapping[ProcessKey, frozenset[str]] = field(default_factory=dict)
-    as_of_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

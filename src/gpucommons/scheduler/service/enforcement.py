@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Final
 
 from gpucommons.base.threads import LoopThread
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import (
@@ -31,7 +32,6 @@ from gpucommons.scheduler.programs.exemptions import (
     Exemption,
     Refusal,
     ShareScope,
-    TrespassReport,
     TrespassStanding,
     TrespassVerdicts,
     judge_trespassers,

@@ -31,6 +31,7 @@ from gpucommons.base.unix_listener import (
 )
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.sharing import SharingReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.parking.arrivals import GpuMemory
@@ -43,7 +44,6 @@ from gpucommons.scheduler.policy.devices import DeviceTable, GpuFacts
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import LimitLookup, QuotaRule, QuotaValues
 from gpucommons.scheduler.policy.state import LONG_AGO, Client, client_name
-from gpucommons.scheduler.programs.exemptions import TrespassReport
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.programs.matching import ProgramRule
 from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Register

@@ -10,13 +10,14 @@ from typing import Final
 
 from gpucommons.base.threads import LoopThread
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.sharing import SharingReading
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.parking.values import RoomClaims
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
-from gpucommons.scheduler.programs.exemptions import TrespassReport, TrespassStanding
+from gpucommons.scheduler.programs.exemptions import TrespassStanding
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
 from gpucommons.scheduler.service.server import ProgramSharing, SchedulerServer

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import aiohttp
-
 from gpucommons.base.http_client import body_of, failures_of, lines_of
+from gpucommons.base.http_library import aiohttp
 from gpucommons.model.workloads import Container, ContainerState, DeviceRequest
 from gpucommons.sources.source import (
     JsonObject,

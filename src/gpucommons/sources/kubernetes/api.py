@@ -13,9 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import aiohttp
-
 from gpucommons.base.http_client import body_of, failures_of, lines_of
+from gpucommons.base.http_library import aiohttp
 from gpucommons.sources.kubernetes.pods import Expired
 from gpucommons.sources.source import SourceAbsent, SourceError, parse
 

@@ -6,9 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-
+from gpucommons.base.http_library import HttpProcessingError, web
 from gpucommons.faces.web.access.control import AccessControl, HostNames
 from gpucommons.faces.web.access.reload import WebConfigSettings
 from gpucommons.faces.web.http.connections import ConnectionGuard, Connections, guard_of

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from aiohttp import web
-
 from gpucommons.base.address import Address, UnixAddress, parse_address, parse_unix_address
+from gpucommons.base.http_library import web
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.faces.web.access.control import AccessControl, HostNames, resolved_name
