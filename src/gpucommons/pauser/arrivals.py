@@ -49,6 +49,7 @@ _EXEC_REST_S: Final = 0.05
 _CONTROL: Final = "nvidiactl"
 _UVM: Final = "nvidia-uvm"
 _GPU: Final = "nvidia"
+_CUDA_LIBRARY: Final = b"/libcuda.so"
 
 
 class ArrivalTerms(NamedTuple):
@@ -142,7 +143,7 @@ class ArrivalWatch:
         with _DeviceEvents() as opens, _ExecEvents() as execs:
             self._add_all(opens)
             # Programs that have CUDA now are not new. A program that begins in this moment is noticed by its next open.
-            self._known = {key for key, opened in self._scan(float("inf")) if opened.uvm}
+            self._known = {key for key, opened in self._scan(float("inf")) if opened.uvm and self._has_cuda(key.pid)}
             self._tried.clear()
             self._report_begun()
             sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
@@ -275,6 +276,13 @@ class ArrivalWatch:
             return None
         gpus = frozenset(number for name in names if (number := _gpu_number(name)) is not None)
         return Opened(_CONTROL in names, _UVM in names, gpus)
+
+    def _has_cuda(self, pid: int) -> bool:
+        """Whether a process that has the memory manager's file open has CUDA, or only NVML, which opens it, too."""
+        try:
+            return _CUDA_LIBRARY in (self._procfs / str(pid) / "maps").read_bytes()
+        except OSError:
+            return True
 
     def _parent(self, pid: int) -> int | None:
         try:
