@@ -97,18 +97,25 @@ class ContainerUsageReading(NamedTuple):
 
 # The pods of this node at an instant, and their devices. A pod is identified by its UID.
 
-# In order of precedence: if a pod has both annotations of one limit, the first is in force.
-MEMORY_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-memory-limit", "nvshare.com/gpu-memory-limit")
-CORE_LIMIT_ANNOTATIONS = ("xpushare.com/gpu-core-limit", "nvshare.com/gpu-core-limit")
+# In order of precedence: if a pod has several annotations of one limit, the first is in force.
+MEMORY_LIMIT_ANNOTATIONS = (
+    "gpucommons.io/memory",
+    "xpushare.com/gpu-memory-limit",
+    "nvshare.com/gpu-memory-limit",
+)
+CORE_LIMIT_ANNOTATIONS = ("gpucommons.io/core", "xpushare.com/gpu-core-limit", "nvshare.com/gpu-core-limit")
+CLASS_ANNOTATION = "gpucommons.io/class"
+# These may also be labels of the pod; the annotation takes precedence.
+OWN_ANNOTATIONS = (CLASS_ANNOTATION, CORE_LIMIT_ANNOTATIONS[0], MEMORY_LIMIT_ANNOTATIONS[0])
 QUOTA_ANNOTATIONS = (*MEMORY_LIMIT_ANNOTATIONS, *CORE_LIMIT_ANNOTATIONS)
 # A label of containers and an annotation of pods: "no" leaves an idle holder alone.
 IDLE_LABEL = "gpucommons.idle"
-KEPT_ANNOTATIONS = (*QUOTA_ANNOTATIONS, IDLE_LABEL)
+KEPT_ANNOTATIONS = (*QUOTA_ANNOTATIONS, CLASS_ANNOTATION, IDLE_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. `labels` holds only the allow-listed ones, `annotations` only KEPT_ANNOTATIONS.
+    """One pod. `labels` holds only the allow-listed ones, `annotations` only KEPT_ANNOTATIONS, with labels of that name.
 
     The API knows a static pod by the UID of its mirror pod, while its cgroup contains `config_hash`, 32 hex digits.
     `containers` maps full container ids to names in the pod.
@@ -122,6 +129,7 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     containers: Mapping[str, str] = field(default_factory=dict)
     config_hash: str | None = None
+    priority_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Memory, share and class are looked up separately; the first source that has a value decides:
   set-limit    set by an operator for that client or its pod, for as long as the agent runs (class: set-class)
-  annotation   xpushare.com/ or else nvshare.com/, gpu-memory-limit and gpu-core-limit, on the pod
+  annotation   gpucommons.io/memory, core and class, or xpushare.com/ or nvshare.com/gpu-memory-limit and gpu-core-limit,
+               on the pod; one that is above what the config file sets does not count
   config       the first rule of the config file whose patterns match the client's pod, namespace and uid
   label        the label gpucommons.class of the program's container
   lease        requested for what `gpucommons run --class` has started
@@ -12,7 +13,7 @@ Memory, share and class are looked up separately; the first source that has a va
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
@@ -108,6 +109,7 @@ def decide(
     lease: QuotaValues | None = None,
     env: QuotaValues | None = None,
 ) -> ClientLimits:
+    annotation = _within(annotation, config)
     sources = (
         ("set-limit", set_limit),
         ("annotation", annotation),
@@ -130,6 +132,18 @@ def decide(
     )
     source = "set-class" if chosen[0] == "set-limit" else chosen[0]
     return ClientLimits(memory[1], memory[0], core[1], core[0], chosen[1], source)
+
+
+def _within(annotation: QuotaValues | None, config: QuotaValues | None) -> QuotaValues | None:
+    """What a pod may say of itself: its annotations can lower the limits of the config file, and not raise them."""
+    if annotation is None or config is None:
+        return annotation
+    memory, core = annotation.memory_bytes, annotation.core_percent
+    if memory is not None and config.memory_bytes is not None and memory > config.memory_bytes:
+        memory = None
+    if core is not None and config.core_percent is not None and core > config.core_percent:
+        core = None
+    return replace(annotation, memory_bytes=memory, core_percent=core)
 
 
 # Which limits are in force for each client: the sources of quotas, looked up by client. Pure.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from gpucommons.model.workloads import KEPT_ANNOTATIONS, Pod, PodReading
+from gpucommons.model.workloads import KEPT_ANNOTATIONS, OWN_ANNOTATIONS, Pod, PodReading
 from gpucommons.sources.source import JsonObject, SourceError, integer, items, mapping, text, text_mapping
 
 # One pod's document as a Pod. Pure; a damaged field costs that field only.
@@ -52,10 +52,16 @@ def pod_of(document: object, allowed_labels: LabelNames) -> Pod | None:
         namespace=namespace,
         phase=text(status.get("phase")),
         labels=dict(islice(((key, labels[key]) for key in labels if key in allowed_labels), _MAX_LABELS)),
-        annotations={key: annotations[key] for key in KEPT_ANNOTATIONS if key in annotations},
+        annotations=_kept(annotations, labels),
         containers=_containers(status),
         config_hash=config_hash if _CONFIG_HASH.fullmatch(config_hash) else None,
+        priority_class=text(mapping(fields.get("spec")).get("priorityClassName")),
     )
+
+
+def _kept(annotations: dict[str, str], labels: dict[str, str]) -> dict[str, str]:
+    given = {key: labels[key] for key in OWN_ANNOTATIONS if key in labels} | annotations
+    return {key: given[key] for key in KEPT_ANNOTATIONS if key in given}
 
 
 def node_of(document: object) -> str:
