@@ -13,13 +13,17 @@ from gpucommons.base.address import parse_unix_address
 from gpucommons.config.load import load
 from gpucommons.config.runtime_directory import served_socket
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.config.settings import Settings
+from gpucommons.kubernetes.node_faults import TAINT_KEY
 from gpucommons.pauser.places import ALIVE, SERVICE_RECORD, SERVICE_SOCKET
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PATCH = DEPLOY / "kubernetes" / "sharing" / "agent-patch.yaml"
+SHARES_PATCH = DEPLOY / "kubernetes" / "shares" / "agent-patch.yaml"
+FAULTS_PATCH = DEPLOY / "kubernetes" / "faults" / "agent-patch.yaml"
 # As tests/pauser/test_hang.py tries it.
 PROBE = f"test -n \"$(find {SERVICE_SOCKET.with_name(ALIVE)} -newermt '-3 seconds')\""
-FILES = sorted(set((DEPLOY / "kubernetes").rglob("*.yaml")) - {PATCH})
+FILES = sorted(set((DEPLOY / "kubernetes").rglob("*.yaml")) - {PATCH, SHARES_PATCH, FAULTS_PATCH})
 VERSIONS = ("1.28", "1.31", "1.34")
 
 
@@ -169,6 +173,46 @@ def assert_shares_with_the_pauser(scheduler: SchedulerSettings) -> None:
     """The agent is root there, without capabilities: it needs the socket, or it would start a pauser of its own."""
     assert scheduler.share_programs == "all"
     assert scheduler.pauser_socket == str(SERVICE_SOCKET)
+
+
+def patched(patch: Path) -> dict[str, Any]:
+    (found,) = documents(patch)
+    added: dict[str, Any] = found["spec"]["template"]["spec"]
+    return added
+
+
+def settings_of(patch: Path) -> Settings:
+    (agent,) = patched(patch)["containers"]
+    assert agent["name"] == "agent"
+    return load(None, {variable["name"]: variable["value"] for variable in agent["env"]}, {}).settings
+
+
+def test_the_device_plugin_has_the_kubelets_directory_and_the_cdi_files() -> None:
+    settings, spec = settings_of(SHARES_PATCH), patched(SHARES_PATCH)
+    assert settings.kubernetes.shares_per_gpu == 10
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    assert {mounts[path]["name"]: path for path in mounts} == host
+    assert not mounts[settings.path.device_plugins].get("readOnly"), "it makes its sockets there"
+    for directory in settings.path.cdi.split(","):
+        assert mounts[directory]["readOnly"]
+
+
+def test_reports_of_faults_have_the_rights_that_they_need_and_no_more() -> None:
+    assert settings_of(FAULTS_PATCH).kubernetes.report_faults == "condition"
+    assert rights("gpucommons-faults") == {("nodes", "get"), ("nodes/status", "patch"), ("events", "create")}
+    assert rights("gpucommons-taints") == {("nodes", "patch")}
+
+
+def rights(role: str) -> set[tuple[str, str]]:
+    rules = named("ClusterRole", role)["rules"]
+    return {(what, verb) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
+
+
+@pytest.mark.parametrize("name", ["gpucommons-gpu", "gpucommons-pauser"])
+def test_the_agents_own_taint_does_not_keep_it_from_its_node(name: str) -> None:
+    tolerations = named("DaemonSet", name)["spec"]["template"]["spec"]["tolerations"]
+    assert {"key": TAINT_KEY, "operator": "Exists", "effect": "NoSchedule"} in tolerations
 
 
 def test_compose_shares_with_the_same_pauser() -> None:

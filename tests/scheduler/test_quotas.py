@@ -58,6 +58,25 @@ def test_annotations() -> None:
             from_annotations({core: "lots"})
 
 
+def test_our_annotation_takes_precedence_over_those_of_nvshare() -> None:
+    given = {"gpucommons.io/memory": "1Gi", "xpushare.com/gpu-memory-limit": "2Gi", "gpucommons.io/core": "40%"}
+    assert from_annotations(given) == QuotaValues(GIB, 40)
+    with pytest.raises(ValueError, match=r"gpucommons\.io/core: invalid share"):
+        from_annotations({"gpucommons.io/core": "200"})
+
+
+def test_a_pod_lowers_the_limits_of_its_namespace_and_does_not_raise_them() -> None:
+    namespace = QuotaValues(8 * GIB, 50)
+    assert decide(annotation=QuotaValues(9 * GIB, 51), config=namespace) == ClientLimits(
+        8 * GIB, "config", 50, "config"
+    )
+    lower = decide(annotation=QuotaValues(GIB, 50), config=namespace)
+    assert lower == ClientLimits(GIB, "annotation", 50, "annotation")
+    assert decide(annotation=QuotaValues(9 * GIB, 51)) == ClientLimits(9 * GIB, "annotation", 51, "annotation")
+    operator = decide(set_limit=QuotaValues(9 * GIB), annotation=QuotaValues(GIB), config=namespace)
+    assert (operator.memory_bytes, operator.memory_source) == (9 * GIB, "set-limit")
+
+
 def test_xpushares_annotation_wins_over_nvshares_of_the_same_limit() -> None:
     both = {"nvshare.com/gpu-memory-limit": "4Gi", "xpushare.com/gpu-memory-limit": "2Gi"}
     for annotations in (both, dict(reversed(both.items()))):

@@ -115,7 +115,7 @@ KEPT_ANNOTATIONS = (*QUOTA_ANNOTATIONS, CLASS_ANNOTATION, IDLE_LABEL)
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. `labels` holds only the allow-listed ones, `annotations` only KEPT_ANNOTATIONS, with labels of that name.
+    """One pod. `labels` holds only the allow-listed ones, `annotations` only KEPT_ANNOTATIONS.
 
     The API knows a static pod by the UID of its mirror pod, while its cgroup contains `config_hash`, 32 hex digits.
     `containers` maps full container ids to names in the pod.

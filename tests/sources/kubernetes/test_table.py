@@ -174,3 +174,20 @@ def test_any_damage_leaves_a_valid_pod(place: tuple[str | int, ...], damage: obj
 @given(document=anything)
 def test_no_document_raises(document: object) -> None:
     assert pod_of(document, ("team",)) is None
+
+
+def test_what_a_pod_needs_is_in_its_annotations_or_labels_and_its_priority_class() -> None:
+    document = pod(
+        "train",
+        metadata__annotations={"gpucommons.io/core": "40", "gpucommons.io/memory": "4Gi", "other/key": "x"},
+        metadata__labels={"gpucommons.io/core": "90", "gpucommons.io/class": "background", "idle": "x"},
+        spec__priorityClassName="background",
+    )
+    found = pod_of(document, ())
+    assert found is not None
+    assert found.annotations == {
+        "gpucommons.io/core": "40",
+        "gpucommons.io/memory": "4Gi",
+        "gpucommons.io/class": "background",
+    }
+    assert (found.labels, found.priority_class) == ({}, "background")

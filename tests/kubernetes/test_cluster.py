@@ -1,0 +1,267 @@
+"""The agent against a real Kubernetes: API server with RBAC, scheduler, kubelet and containerd, real pods.
+
+`make test-kubernetes` builds and starts the cluster (scripts/kubernetes-testbed) and names it in TEST_KUBERNETES. The
+GPUs are those of the fake driver; everything else is real, with the manifests' service account and rights.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fakes.nvml.build import build
+from fakes.nvml.control import FakeNvml
+from running import RunningAgent, running_agent
+from waiting import until
+
+TESTBED = os.environ.get("TEST_KUBERNETES", "")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not TESTBED, reason="no cluster: TEST_KUBERNETES is not set (make test-kubernetes)"),
+]
+ROOT = Path(__file__).resolve().parents[2]
+MANIFESTS = ROOT / "deploy" / "kubernetes"
+SHARE, NVSHARE = "gpucommons.io/gpu", "nvshare.com/gpu"
+PER_GPU, NVSHARE_PER_GPU = 4, 2
+
+
+def kubectl(*arguments: str, given: str = "") -> str:
+    done = subprocess.run(
+        [f"{TESTBED}/bin/kubectl", "--kubeconfig", f"{TESTBED}/run/admin.conf", *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+def found(*arguments: str) -> Any:
+    return json.loads(kubectl("get", *arguments, "-o", "json"))
+
+
+def node() -> Any:
+    return found("node", "node1")
+
+
+def allocatable(resource: str) -> int:
+    return int(node()["status"]["allocatable"].get(resource, 0))
+
+
+def condition() -> Any:
+    return next((each for each in node()["status"]["conditions"] if each["type"] == "GPUProblem"), None)
+
+
+def taints() -> list[str]:
+    return [each["key"] for each in node()["spec"].get("taints", [])]
+
+
+def run_pod(name: str, resource: str, count: int, **metadata: Any) -> None:
+    """A pod that the scheduler places; its log is its environment."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **metadata},
+        "spec": {
+            "hostNetwork": True,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "localhost/busybox:1",
+                    "command": ["/bin/sh", "-c", "env; exec sleep 100000"],
+                    "resources": {"limits": {resource: count}},
+                }
+            ],
+        },
+    }
+    kubectl("apply", "-f", "-", given=json.dumps(pod))
+
+
+def phase(name: str) -> str:
+    shown: str = found("pod", name)["status"]["phase"]
+    return shown
+
+
+def environment_of(name: str) -> dict[str, str]:
+    until(lambda: phase(name) == "Running", f"{name} runs", within_s=90)
+    log = until(lambda: log_of(name), f"{name} has printed its environment")
+    return dict(line.partition("=")[::2] for line in log)
+
+
+def log_of(name: str) -> list[str]:
+    """As the runtime writes it: time, stream, kind and text. `kubectl logs` would need the node's name in DNS."""
+    (file,) = Path(TESTBED, "run/pod-logs").glob(f"default_{name}_{found('pod', name)['metadata']['uid']}/main/0.log")
+    return [line.split(" ", 3)[3] for line in file.read_text().splitlines()]
+
+
+def until_offered(resource: str, count: int) -> None:
+    until(lambda: allocatable(resource) == count, f"{count} of {resource} are allocatable", within_s=90)
+
+
+@dataclass
+class Cluster:
+    agent: RunningAgent
+    driver: FakeNvml
+
+    def metric(self, beginning: str) -> list[str]:
+        return [line for line in self.agent.get("/metrics")[1].splitlines() if line.startswith(beginning)]
+
+
+@contextmanager
+def agent_on(driver: FakeNvml, directory: Path) -> Iterator[Cluster]:
+    """The agent with the rights of the manifests' service account."""
+    token = directory / "token"
+    token.write_text(kubectl("-n", "monitoring", "create", "token", "gpucommons"))
+    config = directory / "agent.toml"
+    config.write_text(
+        f"""
+[kubernetes]
+api_url = "{yaml.safe_load(Path(TESTBED, "run/admin.conf").read_text())["clusters"][0]["cluster"]["server"]}"
+ca_file = "{TESTBED}/run/certs/apiserver.crt"
+token_file = "{token}"
+node_name = "node1"
+shares_per_gpu = {PER_GPU}
+report_faults = "taint"
+
+[path]
+kubelet_socket = "{TESTBED}/run/kubelet/pod-resources/kubelet.sock"
+cdi = "{directory}"
+"""
+    )
+    environment = {**driver.environment(), "NVSHARE_VIRTUAL_DEVICES": str(NVSHARE_PER_GPU)}
+    with running_agent("--config", str(config), environment=environment) as agent:
+        yield Cluster(agent, driver)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    directory = tmp_path_factory.mktemp("driver")
+    (directory / "library").mkdir()
+    made = FakeNvml(directory / "driver", build(directory / "library"))
+    made.say("gpus 2", "recording idle")
+    return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rights() -> None:
+    for file in ("namespace.yaml", "rbac.yaml", "faults/rbac.yaml", "faults/taint-rbac.yaml"):
+        kubectl("apply", "-f", str(MANIFESTS / file))
+
+
+@pytest.fixture
+def cluster(driver: FakeNvml, tmp_path: Path) -> Iterator[Cluster]:
+    kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=true")
+    with agent_on(driver, tmp_path) as running:
+        until_offered(SHARE, 2 * PER_GPU)
+        yield running
+
+
+def test_pods_get_shares_of_gpus(cluster: Cluster) -> None:
+    until_offered(NVSHARE, 2 * NVSHARE_PER_GPU)
+    run_pod("two", SHARE, 2, annotations={"gpucommons.io/core": "40"})
+    run_pod("old", NVSHARE, 1)
+    both = environment_of("two")["NVIDIA_VISIBLE_DEVICES"].split(",")
+    assert len(set(both)) == 2, "spread over two GPUs"
+    assert all(each.startswith("GPU-") for each in both)
+    old = environment_of("old")
+    assert old["NVIDIA_VISIBLE_DEVICES"] in both
+    assert "LD_PRELOAD" not in old
+    run_pod("large", SHARE, 7)
+    until(
+        lambda: any(
+            each["type"] == "PodScheduled" and each["status"] == "False"
+            for each in found("pod", "large")["status"].get("conditions", [])
+        ),
+        "the scheduler counts the shares",
+    )
+    # The agent reads them back: by the kubelet's PodResources and the API server.
+    until(lambda: len(cluster.metric("DCGM_FI_DEV_GPU_UTIL{")) >= 2, "the GPUs have series")
+    until(
+        lambda: {
+            name for name in ("two", "old") if f'pod="{name}"' in "".join(cluster.metric("DCGM_FI_DEV_GPU_UTIL{"))
+        },
+        "the pods are named",
+    )
+
+
+def test_a_kubelet_and_an_agent_that_restart(cluster: Cluster, tmp_path: Path) -> None:
+    run_pod("before", SHARE, 1)
+    environment_of("before")
+    subprocess.run([ROOT / "scripts" / "kubernetes-testbed", "restart-kubelet", TESTBED], check=True, timeout=120)
+    until(
+        lambda: cluster.metric("gpucommons_kubernetes_registrations_total")[0].endswith(" 4"),
+        "both resources are registered again",
+        within_s=60,
+    )
+    until_offered(SHARE, 2 * PER_GPU)
+    assert phase("before") == "Running"
+    run_pod("after", SHARE, 1)
+    assert environment_of("after")["NVIDIA_VISIBLE_DEVICES"] != environment_of("before")["NVIDIA_VISIBLE_DEVICES"]
+    cluster.agent.stop()
+    until_offered(SHARE, 0)
+    assert phase("after") == "Running", "pods keep what they have while no agent runs"
+    again = tmp_path / "again"
+    again.mkdir()
+    with agent_on(cluster.driver, again):
+        until_offered(SHARE, 2 * PER_GPU)
+        run_pod("last", SHARE, 1)
+        environment_of("last")
+
+
+def test_a_lost_gpu_and_its_return(cluster: Cluster) -> None:
+    run_pod("hit", SHARE, 2)
+    environment_of("hit")
+    kubectl("taint", "nodes", "node1", "example.org/by-hand=yes:NoSchedule", "--overwrite")
+    until(lambda: 'pod="hit"' in "".join(cluster.metric("DCGM_FI_DEV_GPU_UTIL{")), "its devices are known")
+    try:
+        cluster.driver.say("fail * 15 1")
+        until(condition, "the node has the condition", within_s=60)
+        assert (condition()["status"], condition()["reason"]) == ("True", "GPULost")
+        assert set(taints()) == {"example.org/by-hand", "gpucommons.io/gpu-problem"}
+        until_offered(SHARE, PER_GPU)
+        for kind, name in (("Node", "node1"), ("Pod", "hit")):
+            selector = f"involvedObject.kind={kind},involvedObject.name={name},reason=GPULost"
+            until(lambda: found("events", "-A", "--field-selector", selector)["items"], f"an event on {kind} {name}")  # noqa: B023
+    finally:
+        cluster.driver.unsay("fail")
+    begun = time.monotonic()
+    until(lambda: condition() is None, "the condition is gone", within_s=120)
+    assert time.monotonic() - begun > 30, "not at the first good reading"
+    assert taints() == ["example.org/by-hand"]
+    until_offered(SHARE, 2 * PER_GPU)
+    kubectl("taint", "nodes", "node1", "example.org/by-hand-")
+
+
+@pytest.mark.parametrize(
+    "file", ["config.yaml", "daemonset.yaml", "daemonset-cpu.yaml", "service.yaml", "sharing/pauser.yaml"]
+)
+def test_the_manifests_are_accepted_as_they_are(file: str) -> None:
+    kubectl("apply", "--dry-run=server", "-f", str(MANIFESTS / file))
+
+
+@pytest.mark.parametrize("patch", ["sharing", "shares", "faults"])
+def test_the_patches_fit_the_daemonset(patch: str) -> None:
+    kubectl("apply", "-f", str(MANIFESTS / "config.yaml"), "-f", str(MANIFESTS / "daemonset.yaml"))
+    try:
+        file = str(MANIFESTS / patch / "agent-patch.yaml")
+        kubectl("-n", "monitoring", "patch", "daemonset", "gpucommons-gpu", "--dry-run=server", "--patch-file", file)
+    finally:
+        kubectl("delete", "-f", str(MANIFESTS / "daemonset.yaml"))
+
+
+@pytest.mark.parametrize("rendered", ["chart.yaml", "chart-sharing.yaml"])
+def test_the_chart_is_accepted_as_helm_renders_it(rendered: str) -> None:
+    documents = yaml.safe_load_all((ROOT / "tests" / "deploy" / rendered).read_text())
+    kept = [each for each in documents if each and each["kind"] != "PodMonitor"]
+    kubectl("apply", "--dry-run=server", "-f", "-", given=yaml.safe_dump_all(kept))
