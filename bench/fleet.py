@@ -1,11 +1,14 @@
-"""The view of a fleet of 200 nodes with 8 GPUs each, in a real Prometheus and a real Chromium.
+"""The view of a fleet of 200 and of 1,000 nodes with 8 GPUs each, in a real Prometheus and a real Chromium.
 
-Measured: the agent's document (queries, view and encoding), the first paint of the grid after it, the refresh, and
-frames while scrolling from top to bottom.
+    python -m bench.fleet [200 | 1000]
+
+Of 200 nodes: the agent's document (queries, view and encoding), the first paint of the grid after it, the refresh, and
+frames while scrolling from top to bottom. Of 1,000 nodes: the document and the agent's memory.
 """
 
 import json
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -16,14 +19,16 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, CDPSession, Page
 
+from bench.idle import cpu_seconds, rss_mb
 from bench.table import show
 from browser import chromium
 from fleet_nodes import MODELS, SimpleNode, fleet
+from gpucommons.faces.fleet import queries
 from gpucommons.faces.web.routes.static_files import static_files
 from gpucommons.model.allocations import SlotState
 from running import running_agent
 
-NODES = 200
+NODES, MANY_NODES = 200, 1000
 GPUS = 8
 USERS = 60
 PAINTS = 5
@@ -83,12 +88,12 @@ def fleet_of(nodes: int) -> dict[str, SimpleNode]:
     }
 
 
-def document(url: str) -> tuple[float, int]:
+def document(url: str, nodes: int = NODES) -> tuple[float, int]:
     """Seconds and bytes of one document."""
     begun = time.monotonic()
     with urllib.request.urlopen(f"{url}/api/v1/fleet", timeout=60) as answer:
         body = answer.read()
-    assert len(json.loads(body)["fleet"]["slots"]) == NODES * GPUS
+    assert len(json.loads(body)["fleet"]["slots"]) == nodes * GPUS
     return time.monotonic() - begun, len(body)
 
 
@@ -156,7 +161,49 @@ def scrolling(browser: Browser, url: str) -> tuple[list[float], float, float]:
         return frames, a_frame, (thread_ms(session) - before) / (time.monotonic() - begun)
 
 
-def main() -> None:
+def many_nodes() -> None:
+    """Prometheus keeps only what the page reads: what else it has does not change the cost of the queries."""
+    metrics = (*queries.READINGS, queries.SLOT_STATE)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fleet(fleet_of(MANY_NODES), Path(folder), interval_s=60, only=metrics) as (_, prometheus),
+        tempfile.NamedTemporaryFile("w", suffix=".toml") as config,
+    ):
+        config.write(f'[fleet]\nprometheus_url = "{prometheus.url}"\n')
+        config.flush()
+        with running_agent("--simulate", "lab", "--config", config.name) as agent:
+            pid = agent.process.pid
+            time.sleep(STALE_S)
+            before_mb, before_s = rss_mb(pid), cpu_seconds(pid)
+            time.sleep(STALE_S)
+            without_s = cpu_seconds(pid) - before_s
+            documents, own_s = [], []
+            for _ in range(READINGS):
+                begun_s = cpu_seconds(pid)
+                documents.append(document(agent.url, MANY_NODES))
+                time.sleep(max(0.0, STALE_S - documents[-1][0]))
+                own_s.append(cpu_seconds(pid) - begun_s - without_s)
+            after_mb, peak_mb = rss_mb(pid), _peak_mb(pid)
+    rows = [
+        (
+            "queries, view and document, median",
+            f"{1000 * statistics.median(d[0] for d in documents):.0f} ms",
+            "1000 ms",
+        ),
+        ("  processor time of the agent", f"{1000 * statistics.median(own_s):.0f} ms", ""),
+        ("document", f"{documents[0][1] / 1000:.0f} kB", ""),
+        ("agent before the first document", f"{before_mb:.0f} MB", ""),
+        ("agent after the last one, and its peak", f"{after_mb:.0f} / {peak_mb:.0f} MB", "150 MB"),
+    ]
+    show(f"A fleet of {MANY_NODES} nodes x {GPUS} GPUs", ("what", "measured", "bar"), rows)
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1024 / 1e6
+
+
+def with_browser() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         fleet(fleet_of(NODES), Path(folder), interval_s=15) as (_, prometheus),
@@ -201,6 +248,14 @@ def _scrapes(found: list[float]) -> str:
 def _frames(frames: list[float], thread: float) -> str:
     found = statistics.quantiles(frames, n=20)
     return f"{statistics.median(frames):.0f} / {found[-1]:.0f} / {max(frames):.0f} ms; {thread:.1f} ms"
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or [str(NODES), str(MANY_NODES)]
+    if str(NODES) in chosen:
+        with_browser()
+    if str(MANY_NODES) in chosen:
+        many_nodes()
 
 
 if __name__ == "__main__":

@@ -158,14 +158,21 @@ def scrape_config(port: int, instances: Mapping[str, str], interval_s: int = 1) 
 
 @contextmanager
 def fleet(
-    nodes: Mapping[str, SimpleNode], folder: Path, interval_s: int = 1
+    nodes: Mapping[str, SimpleNode], folder: Path, interval_s: int = 1, only: tuple[str, ...] = ()
 ) -> Iterator[tuple[NodeServer, Prometheus]]:
-    """A Prometheus that has scraped every node once. The keys are the instances."""
+    """A Prometheus that has scraped every node once. The keys are the instances. `only`: the metrics that it has."""
     paths = {instance: f"node-{node.number}" for instance, node in nodes.items()}
-    with node_server({paths[instance]: node.text() for instance, node in nodes.items()}) as server:
+    with node_server({paths[instance]: _kept(node.text(), only) for instance, node in nodes.items()}) as server:
         config = folder / "prometheus.yml"
         config.write_text(scrape_config(server.port, paths, interval_s))
         with running_prometheus(config, folder / "data") as prometheus:
             count = f"count(gpucommons_snapshot_timestamp_seconds) == {len(nodes)}"
-            until(lambda: prometheus.query(count), "every node is scraped", within_s=60)
+            until(lambda: prometheus.query(count), "every node is scraped", within_s=60 + 4 * interval_s)
             yield server, prometheus
+
+
+def _kept(text: str, only: tuple[str, ...]) -> str:
+    """The lines of these metrics. Prometheus would drop the others after reading them."""
+    if not only:
+        return text
+    return "".join(f"{line}\n" for line in text.splitlines() if line.startswith(only))

@@ -1,23 +1,30 @@
 """The Helm chart as helm rendered it: current, fit for Kubernetes, and the same agent as the plain manifests."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.test_kubernetes import PATCH, VERSIONS, named
+from deploy.test_kubernetes import PATCH, SHARES_PATCH, VERSIONS, named, rights
 from deploy.test_kubernetes import documents as manifests
+from gpucommons.config.load import load
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "deploy"
 CHART = ROOT / "deploy" / "helm" / "gpucommons"
 # What helm made of the chart, and the setting that it was given.
-RENDERED = {"chart.yaml": "podMonitor.enabled=true", "chart-sharing.yaml": "sharing.enabled=true"}
+RENDERED = {
+    "chart.yaml": "podMonitor.enabled=true",
+    "chart-sharing.yaml": "sharing.enabled=true",
+    "chart-shares.yaml": "shares.perGpu=10,shares.nvsharePerGpu=4,faults.report=taint",
+}
 
 
 def documents(name: str = "chart.yaml") -> list[dict[str, Any]]:
@@ -88,3 +95,36 @@ def test_its_pauser_is_that_of_the_manifests() -> None:
     assert added["volumes"][0] in agent["volumes"]
     assert "pauser" not in str(sets["gpucommons-cpu"])
     assert "pauser" not in str(documents("chart.yaml")), "it is off by default"
+
+
+def test_its_shares_and_faults_are_those_of_the_manifests() -> None:
+    found = documents("chart-shares.yaml")
+    (agent,) = [d for d in found if d["kind"] == "DaemonSet" and d["metadata"]["name"] == "gpucommons-gpu"]
+    spec = agent["spec"]["template"]["spec"]
+    given = {each["name"]: each["value"] for each in spec["containers"][0]["env"] if "value" in each}
+    kubernetes = load(None, given, {}).settings.kubernetes
+    assert (kubernetes.shares_per_gpu, kubernetes.nvshare_shares_per_gpu, kubernetes.report_faults) == (10, 4, "taint")
+    (patch,) = manifests(SHARES_PATCH)
+    added = patch["spec"]["template"]["spec"]
+    assert all(mount in spec["containers"][0]["volumeMounts"] for mount in added["containers"][0]["volumeMounts"])
+    assert all(volume in spec["volumes"] for volume in added["volumes"])
+    (role,) = [d for d in found if d["kind"] == "ClusterRole"]
+    rules = {(what, verb) for rule in role["rules"] for what in rule["resources"] for verb in rule["verbs"]}
+    assert rules == rights("gpucommons") | rights("gpucommons-faults") | rights("gpucommons-taints")
+    plain = str(documents("chart.yaml"))
+    assert "KUBERNETES_SHARES" not in plain
+    assert "device-plugins" not in plain
+
+
+def test_the_schema_of_the_values_knows_every_value_and_refuses_others() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    jsonschema.validate(values, schema)
+    for wrong in (
+        {"sharing": {"enable": True}},
+        {"shares": {"perGpu": -1}},
+        {"faults": {"report": "yes"}},
+        {"gpus": {}},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)

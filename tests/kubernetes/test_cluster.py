@@ -260,7 +260,7 @@ def test_the_patches_fit_the_daemonset(patch: str) -> None:
         kubectl("delete", "-f", str(MANIFESTS / "daemonset.yaml"))
 
 
-@pytest.mark.parametrize("rendered", ["chart.yaml", "chart-sharing.yaml"])
+@pytest.mark.parametrize("rendered", ["chart.yaml", "chart-sharing.yaml", "chart-shares.yaml"])
 def test_the_chart_is_accepted_as_helm_renders_it(rendered: str) -> None:
     documents = yaml.safe_load_all((ROOT / "tests" / "deploy" / rendered).read_text())
     kept = [each for each in documents if each and each["kind"] != "PodMonitor"]

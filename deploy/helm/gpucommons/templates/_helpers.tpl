@@ -6,6 +6,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{/* Whether any resource of the device plugin is offered: "true" or empty. */}}
+{{- define "gpucommons.shares" -}}
+{{- if or .Values.shares.perGpu .Values.shares.nvsharePerGpu .Values.shares.xpusharePerGpu }}true{{ end }}
+{{- end }}
+
 {{- define "gpucommons.selector" -}}
 app.kubernetes.io/name: gpucommons
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -93,6 +98,22 @@ spec:
             - name: GPUCOMMONS_SCHEDULER_PAUSER_SOCKET
               value: /run/gpucommons-pauser/pauser.sock
             {{- end }}
+            {{- if include "gpucommons.shares" .root }}
+            - name: GPUCOMMONS_KUBERNETES_SHARES_PER_GPU
+              value: {{ .root.Values.shares.perGpu | quote }}
+            - name: GPUCOMMONS_KUBERNETES_NVSHARE_SHARES_PER_GPU
+              value: {{ .root.Values.shares.nvsharePerGpu | quote }}
+            - name: GPUCOMMONS_KUBERNETES_XPUSHARE_SHARES_PER_GPU
+              value: {{ .root.Values.shares.xpusharePerGpu | quote }}
+            - name: GPUCOMMONS_KUBERNETES_PLACEMENT
+              value: {{ .root.Values.shares.placement }}
+            - name: GPUCOMMONS_KUBERNETES_NVSHARE_LIBRARY
+              value: {{ .root.Values.shares.nvshareLibrary | quote }}
+            {{- end }}
+            {{- if ne .root.Values.faults.report "off" }}
+            - name: GPUCOMMONS_KUBERNETES_REPORT_FAULTS
+              value: {{ .root.Values.faults.report }}
+            {{- end }}
             {{- end }}
           ports:
             - name: metrics
@@ -155,6 +176,16 @@ spec:
             - name: pauser
               mountPath: /run/gpucommons-pauser
             {{- end }}
+            {{- if include "gpucommons.shares" .root }}
+            - name: device-plugins
+              mountPath: /var/lib/kubelet/device-plugins
+            - name: cdi
+              mountPath: /etc/cdi
+              readOnly: true
+            - name: cdi-generated
+              mountPath: /var/run/cdi
+              readOnly: true
+            {{- end }}
             {{- end }}
       volumes:
         - name: config
@@ -194,6 +225,20 @@ spec:
         - name: pauser
           hostPath:
             path: /run/gpucommons-pauser
+            type: DirectoryOrCreate
+        {{- end }}
+        {{- if include "gpucommons.shares" .root }}
+        - name: device-plugins
+          hostPath:
+            path: /var/lib/kubelet/device-plugins
+            type: DirectoryOrCreate
+        - name: cdi
+          hostPath:
+            path: /etc/cdi
+            type: DirectoryOrCreate
+        - name: cdi-generated
+          hostPath:
+            path: /var/run/cdi
             type: DirectoryOrCreate
         {{- end }}
         {{- else }}
