@@ -4,6 +4,7 @@ import pytest
 
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.model.sharing import SharingClass
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import (
     ClientLimits,
@@ -75,6 +76,21 @@ def test_a_pod_lowers_the_limits_of_its_namespace_and_does_not_raise_them() -> N
     assert decide(annotation=QuotaValues(9 * GIB, 51)) == ClientLimits(9 * GIB, "annotation", 51, "annotation")
     operator = decide(set_limit=QuotaValues(9 * GIB), annotation=QuotaValues(GIB), config=namespace)
     assert (operator.memory_bytes, operator.memory_source) == (9 * GIB, "set-limit")
+
+
+def test_the_class_of_a_pod_is_within_that_of_its_namespace() -> None:
+    assert from_annotations({"gpucommons.io/class": "Background"}) == QuotaValues(sharing_class=SharingClass.BACKGROUND)
+    with pytest.raises(ValueError, match=r"gpucommons\.io/class: unknown class 'best': use batch, latency, background"):
+        from_annotations({"gpucommons.io/class": "best"})
+    for of_pod, of_namespace, in_force in (
+        ("latency", "batch", ("batch", "config")),
+        ("background", "batch", ("background", "annotation")),
+        ("batch", "latency", ("batch", "annotation")),
+        ("latency", None, ("latency", "annotation")),
+    ):
+        given = QuotaValues(sharing_class=None if of_namespace is None else SharingClass(of_namespace))
+        limits = decide(annotation=QuotaValues(sharing_class=SharingClass(of_pod)), config=given)
+        assert (limits.sharing_class, limits.class_source) == in_force
 
 
 def test_xpushares_annotation_wins_over_nvshares_of_the_same_limit() -> None:

@@ -27,7 +27,7 @@ def max_runtime_lines(environment: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _check_class(text: str) -> None:
+def check_class(text: str) -> None:
     if text not in ("batch", "latency", "background"):
         raise ValueError(f"unknown class {text!r}: use batch, latency or background")
 
@@ -256,7 +256,7 @@ class SharingQuotaSettings:
         "",
         "class of matching programs: batch (default), latency (never paused, others are held back while it works) or "
         "background (runs while no other uses the GPU)",
-        check=_check_class,
+        check=check_class,
     )
     share: bool = option(True, "false leaves matching programs alone: they take no turns and are never paused")
 

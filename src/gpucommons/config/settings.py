@@ -22,7 +22,7 @@ from gpucommons.config.accounts import (
 )
 from gpucommons.config.option import check_expression, check_url, join_bind_and_port, option
 from gpucommons.config.runtime_directory import AUTO, DEFAULT_LISTEN, check_api_socket
-from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings, SharingQuotaSettings
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings, SharingQuotaSettings, check_class
 from gpucommons.config.stack import StackSettings
 
 # The settings of what is read: cadence, paths, owners, Kubernetes, DS01 and Alertmanager. Values only.
@@ -68,6 +68,14 @@ class OwnersSettings:
     rules_file: str = option("", "TOML file with regular expressions that find owners (rule: site); empty: none")
 
 
+def _check_priority_classes(text: str) -> None:
+    for part in text.split(","):
+        name, separator, chosen = part.partition("=")
+        if not separator or not name.strip():
+            raise ValueError(f"invalid PriorityClass {part.strip()!r}: use NAME=CLASS, such as night=background")
+        check_class(chosen.strip())
+
+
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
     """Where the pods of this node are read, and what the agent offers and reports to Kubernetes.
@@ -99,6 +107,11 @@ class KubernetesSettings:
         minimum=0,
         maximum=1000,
         aliases=("XPUSHARE_VIRTUAL_DEVICES",),
+    )
+    priority_classes: str = option(
+        "background=background",
+        "classes of programs by the PriorityClass of their pod, as NAME=CLASS, comma-separated; empty: none",
+        check=_check_priority_classes,
     )
     placement: str = option(
         "spread",

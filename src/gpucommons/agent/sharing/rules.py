@@ -48,6 +48,12 @@ def program_rules(settings: Settings) -> tuple[ProgramRule, ...]:
     )
 
 
+def priority_classes(text: str) -> dict[str, SharingClass]:
+    """The table of kubernetes.priority_classes."""
+    rows = (part.partition("=") for part in text.split(",") if part.strip())
+    return {name.strip(): SharingClass(chosen.strip()) for name, _, chosen in rows}
+
+
 def check_rules(settings: Settings) -> None:
     """Raises ConfigError, one line, for the first rule with a wrong value."""
     for _ in _sections(settings):

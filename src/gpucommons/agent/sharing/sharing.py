@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpucommons.agent.sharing.lease_room import lease_claims
 from gpucommons.agent.sharing.pausing import enforcement_terms, pauser_settings
-from gpucommons.agent.sharing.rules import client_rules, program_rules
+from gpucommons.agent.sharing.rules import client_rules, priority_classes, program_rules
 from gpucommons.agent.sharing.settings import check_scheduler, enforces_leases
 from gpucommons.base.processes import hides_processes
 from gpucommons.config.runtime_directory import control_path, own_control_socket, runtime_directory
@@ -23,7 +23,7 @@ from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import SharingReading
+from gpucommons.model.sharing import SharingClass, SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.workloads import PodReading, UsersReading
 from gpucommons.pauser.client import PauserSettings
@@ -137,6 +137,7 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         settings.sampling.interval_s,
         shares_programs=programs is not None,
         share_limit=settings.leases.share_limit,
+        priority_classes=priority_classes(settings.kubernetes.priority_classes),
     )
 
 
@@ -189,8 +190,15 @@ class Sharing:
     """The scheduler as a service, a source, and an observer of snapshots."""
 
     def __init__(
-        self, scheduler: SchedulerThread, cadence_s: float, *, shares_programs: bool, share_limit: int
+        self,
+        scheduler: SchedulerThread,
+        cadence_s: float,
+        *,
+        shares_programs: bool,
+        share_limit: int,
+        priority_classes: Mapping[str, SharingClass] | None = None,
     ) -> None:
+        self._priority_classes = priority_classes or {}
         self._cadence_s = cadence_s
         self._share_limit = share_limit
         self.scheduler = scheduler
@@ -243,7 +251,7 @@ class Sharing:
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods
-            self.scheduler.set_annotations(dict(_annotated(pods)))
+            self.scheduler.set_annotations(dict(_annotated(pods, self._priority_classes)))
 
     def _update_programs(self, snapshot: Snapshot) -> None:
         source, sharing = snapshot.sources.get("nvml"), self.scheduler.reading
@@ -278,11 +286,16 @@ def _memory(gpu: Gpu) -> GpuMemory:
     return GpuMemory(readings.memory_free_bytes, readings.memory_total_bytes, gpu.identity.minor, is_mig=bool(gpu.mig))
 
 
-def _annotated(pods: PodReading) -> Iterator[tuple[tuple[str, str], QuotaValues]]:
+def _annotated(
+    pods: PodReading, priority_classes: Mapping[str, SharingClass]
+) -> Iterator[tuple[tuple[str, str], QuotaValues]]:
+    """What each pod says of itself. Its class is that of its annotation, else the one for its PriorityClass."""
     for pod in pods.by_uid.values():
         try:
             quota = from_annotations(pod.annotations)
         except ValueError as error:
             log.warning("pod %s/%s: %s; the annotation is ignored", pod.namespace, pod.name, error)
-            continue
+            quota = QuotaValues()
+        if quota.sharing_class is None:
+            quota = replace(quota, sharing_class=priority_classes.get(pod.priority_class))
         yield (pod.namespace, pod.name), quota

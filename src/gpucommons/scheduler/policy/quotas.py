@@ -2,8 +2,8 @@
 
 Memory, share and class are looked up separately; the first source that has a value decides:
   set-limit    set by an operator for that client or its pod, for as long as the agent runs (class: set-class)
-  annotation   gpucommons.io/memory, core and class, or xpushare.com/ or nvshare.com/gpu-memory-limit and gpu-core-limit,
-               on the pod; one that is above what the config file sets does not count
+  annotation   gpucommons.io/memory, core and class, else xpushare.com/ or nvshare.com/gpu-memory-limit and
+               gpu-core-limit, on the pod; one that is above what the config file sets does not count
   config       the first rule of the config file whose patterns match the client's pod, namespace and uid
   label        the label gpucommons.class of the program's container
   lease        requested for what `gpucommons run --class` has started
@@ -13,17 +13,21 @@ Memory, share and class are looked up separately; the first source that has a va
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.base.text import LARGEST_BYTES, parse_core, parse_memory
 from gpucommons.model.sharing import SharingClass
-from gpucommons.model.workloads import CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
+from gpucommons.model.workloads import CLASS_ANNOTATION, CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 from gpucommons.scheduler.policy.state import Client, client_name
 
 NO_MEMORY_LIMIT: Final = 0
 NO_CORE_LIMIT: Final = 100
+# A class of higher rank gets the GPU from those of lower rank.
+_RANK: Final = {SharingClass.BACKGROUND: 0, SharingClass.BATCH: 1, SharingClass.LATENCY: 2}
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +72,19 @@ def from_annotations(annotations: Mapping[str, str]) -> QuotaValues:
     return QuotaValues(
         _annotated(annotations, MEMORY_LIMIT_ANNOTATIONS, parse_memory),
         _annotated(annotations, CORE_LIMIT_ANNOTATIONS, parse_core),
+        _annotated(annotations, (CLASS_ANNOTATION,), parse_class),
     )
 
 
-def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Callable[[str], int]) -> int | None:
+def parse_class(text: str) -> SharingClass:
+    """Raises ValueError."""
+    try:
+        return SharingClass(text.strip().lower())
+    except ValueError:
+        raise ValueError(f"unknown class {text!r}: use {', '.join(SharingClass)}") from None
+
+
+def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Callable[[str], Value]) -> Value | None:
     """The value of the first of these annotations that is set; None if none is."""
     name = next((name for name in names if name in annotations), None)
     if name is None:
@@ -138,12 +151,14 @@ def _within(annotation: QuotaValues | None, config: QuotaValues | None) -> Quota
     """What a pod may say of itself: its annotations can lower the limits of the config file, and not raise them."""
     if annotation is None or config is None:
         return annotation
-    memory, core = annotation.memory_bytes, annotation.core_percent
+    memory, core, chosen = annotation.memory_bytes, annotation.core_percent, annotation.sharing_class
     if memory is not None and config.memory_bytes is not None and memory > config.memory_bytes:
         memory = None
     if core is not None and config.core_percent is not None and core > config.core_percent:
         core = None
-    return replace(annotation, memory_bytes=memory, core_percent=core)
+    if chosen is not None and config.sharing_class is not None and _RANK[chosen] > _RANK[config.sharing_class]:
+        chosen = None
+    return QuotaValues(memory, core, chosen)
 
 
 # Which limits are in force for each client: the sources of quotas, looked up by client. Pure.
