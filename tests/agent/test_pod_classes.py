@@ -63,5 +63,5 @@ def test_the_table() -> None:
     assert priority_classes("") == {}
     assert priority_classes(load(None, {}, {}).settings.kubernetes.priority_classes) == {"background": BACKGROUND}
     for wrong in ("night", "=batch", "night=best"):
-        with pytest.raises(ConfigError, match="priority_classes"):
+        with pytest.raises(ConfigError, match="PRIORITY_CLASSES"):
             load(None, {"GPUCOMMONS_KUBERNETES_PRIORITY_CLASSES": wrong}, {})

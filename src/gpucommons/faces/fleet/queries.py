@@ -116,17 +116,15 @@ class SampleStore:
     def __init__(self, max_samples: int = 150_000, max_text: int = 8_000_000) -> None:
         self._samples_left = max_samples
         self._text_left = max_text
-        self._texts: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
 
-    def kept(self, text: str) -> str:
+    def keep(self, text: str) -> str:
+        """For a text that `texts` does not have."""
         text = text[:_LONGEST_TEXT]
-        known = self._texts.get(text)
-        if known is None:
-            known = self._texts[text] = text
-            self._text_left -= len(text)
-        return known
+        self._text_left -= len(text)
+        return self.texts.setdefault(text, text)
 
-    def count(self) -> None:
+    def count_sample(self) -> None:
         self._samples_left -= 1
         if self._samples_left < 0 or self._text_left < 0:
             raise FleetError(
@@ -167,7 +165,11 @@ class VectorReader:
     def _read_rows(self) -> None:
         text, position = self._text, 0
         while True:
-            position = _row_begins(text, position)
+            # A comma between two rows, as all servers write it, or with spaces.
+            if text.startswith(",{", position):
+                position += 1
+            elif not text.startswith("{", position):
+                position = _row_begins(text, position)
             if text.startswith("]", position):
                 self._text, self._state = "", "tail"
                 return
@@ -183,7 +185,7 @@ class VectorReader:
                 return
             position = end
             if (sample := self._sample(row)) is not None:
-                self._store.count()
+                self._store.count_sample()
                 self._samples.append(sample)
 
     def _sample(self, row: object) -> Sample | None:
@@ -195,8 +197,12 @@ class VectorReader:
             value = float(pair[1])
         except (TypeError, ValueError):
             return None
-        kept = self._store.kept
-        labels = {name: kept(text) for name in self._labels if isinstance(text := metric.get(name), str)}
+        labels = {}
+        known = self._store.texts
+        for name in self._labels:
+            text = metric.get(name)
+            if isinstance(text, str):
+                labels[name] = known.get(text) or self._store.keep(text)
         return Sample(labels, value if math.isfinite(value) else None)
 
 

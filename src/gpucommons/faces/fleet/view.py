@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpucommons.base.address import host_of, page_address
 from gpucommons.base.text import parse_decimal
@@ -143,6 +144,7 @@ def _listed(slot: FleetSlot, order: Mapping[str, int]) -> tuple[object, ...]:
     return _PLACE[slot.state], -(slot.idle_s or 0.0), order[slot.node], _natural(slot.slot), slot.uuid
 
 
+@lru_cache(maxsize=4096)
 def _natural(text: str) -> tuple[tuple[int, str], ...]:
     """gpu-9 before gpu-10."""
     numbered = ((parse_decimal(part), part) for part in _DIGITS.split(text))
@@ -182,6 +184,9 @@ class _Readings:
         return None if value is None else round(value)
 
 
+_NO_READINGS = _Readings({}, {}, {})
+
+
 def _readings(answers: FleetAnswers, targets: FleetTargets) -> _Readings:
     values: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     holders: dict[Key, dict[str, float]] = defaultdict(dict)
@@ -211,12 +216,14 @@ def _answering_slots(answers: FleetAnswers, targets: FleetTargets) -> list[Fleet
         rank = (row.value or 0.0, _PLACE[_state(row)])
         if key not in newest or rank > newest[key][0]:
             newest[key] = rank, row
-    found = {key: _slot(key, row, readings) for key, (_, row) in newest.items()}
+    found = {key: _slot(key, row, readings.models, readings) for key, (_, row) in newest.items()}
     with_slots = {(slot.node, slot.gpu_uuid) for slot in found.values()}
     for key, row in _placed(answers.of(queries.GPU_INFO), targets.node_of):
         # A GPU without a slot: of an older agent, or in MIG mode without an instance.
         if key not in with_slots:
-            found[key] = _slot(key, row, readings)
+            found[key] = _slot(key, row, readings.models, readings)
+    if not any(metric == queries.QUEUED for metric, _ in readings.values):
+        return list(found.values())
     first = {(slot.node, slot.gpu_uuid): slot.uuid for slot in reversed(found.values())}
     return [_with_queue(slot, first[slot.node, slot.gpu_uuid], readings) for slot in found.values()]
 
@@ -226,34 +233,28 @@ def _state(row: Sample) -> FleetState:
     return FleetState(given) if given in _PLACE else FleetState.UNKNOWN
 
 
-def _identified(key: Key, row: Sample, model: str) -> FleetSlot:
-    node, uuid = key
-    labels = row.labels
-    gpu = parse_decimal(labels.get("gpu", ""))
+def _slot(key: Key, row: Sample, models: Mapping[Key, str], readings: _Readings | None = None) -> FleetSlot:
+    """A node that does not answer has no readings, and its slots have the state SILENT."""
+    (node, uuid), labels = key, row.labels
+    gpu_uuid = labels.get("gpu_uuid") or uuid
+    state = FleetState.SILENT if readings is None else _state(row)
+    has = readings or _NO_READINGS
+    holders = has.holders.get(key, {})
     return FleetSlot(
         node=node,
         slot=labels.get("slot") or labels.get("gpu", ""),
         uuid=uuid,
-        gpu_uuid=labels.get("gpu_uuid") or uuid,
-        gpu_index=gpu,
-        model=model,
+        gpu_uuid=gpu_uuid,
+        gpu_index=parse_decimal(labels.get("gpu", "")),
+        model=models.get((node, gpu_uuid), ""),
         profile=labels.get("profile", ""),
-        state=_state(row),
-    )
-
-
-def _slot(key: Key, row: Sample, readings: _Readings) -> FleetSlot:
-    holders = readings.holders.get(key, {})
-    model = readings.models.get((key[0], row.labels.get("gpu_uuid") or key[1]), "")
-    slot = _identified(key, row, model)
-    return replace(
-        slot,
+        state=state,
         holders=tuple(sorted(filter(None, holders), key=lambda holder: (-holders[holder], holder))),
-        since_wall_s=readings.number(queries.SINCE, key),
-        idle_s=readings.number(queries.IDLE, key) if slot.state is FleetState.HELD_IDLE else None,
-        utilization_ratio=readings.number(queries.UTILIZATION, key),
-        memory_total_bytes=readings.whole(queries.MEMORY, key, "total"),
-        memory_free_bytes=readings.whole(queries.MEMORY, key, "free"),
+        since_wall_s=has.number(queries.SINCE, key),
+        idle_s=has.number(queries.IDLE, key) if state is FleetState.HELD_IDLE else None,
+        utilization_ratio=has.number(queries.UTILIZATION, key),
+        memory_total_bytes=has.whole(queries.MEMORY, key, "total"),
+        memory_free_bytes=has.whole(queries.MEMORY, key, "free"),
     )
 
 
@@ -275,5 +276,4 @@ def _silent_slots(answers: FleetAnswers, targets: FleetTargets) -> Iterator[Flee
     rows |= {key: row for key, row in _placed(answers.remembered_gpus, at_home) if key not in with_slots}
     for (node, uuid), row in rows.items():
         if uuid not in targets.answering_uuids:
-            model = models.get((node, row.labels.get("gpu_uuid") or uuid), "")
-            yield replace(_identified((node, uuid), row, model), state=FleetState.SILENT)
+            yield _slot((node, uuid), row, models)
