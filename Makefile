@@ -9,6 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 
 # The page's JavaScript, and its tests.
 PAGE := src/gpucommons/faces/web/static tests/page
+SCRIPTS := 'src/gpucommons/faces/web/static/**/*.js' 'tests/page/**/*.js'
 
 .PHONY: run demo test test-all test-kubernetes checks lint types bench torture docs dashboards deploy-files dist clean
 
@@ -44,6 +45,7 @@ lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/oxlint $(PAGE)
+	$(BIN)/oxfmt --check $(SCRIPTS)
 
 types: $(VENV)/.ready-test
 	$(BIN)/mypy

@@ -509,6 +509,7 @@ class DemoNode:
         return GpuSharing(
             uuid=self._identity(index).uuid,
             index=index,
+            slot=str(index),
             present=True,
             running=tuple(client.client_id for client in mine if client.turn_s is not None),
             request_queue=tuple(client_id for _, client_id in waiting),

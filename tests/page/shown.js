@@ -51,12 +51,19 @@ async () => {
   for (const name of ['cpu', 'memory', 'io'])
     check('node', `#node [data-f="pressure.${name}"]`, f.ofHundred(node.pressure[name].some.avg10_percent));
   for (const name of Object.keys(node.sources))
-    if (node.sources[name].state !== 'fresh') check('node', `${at('data-source', name)} .state`, node.sources[name].state);
+    if (node.sources[name].state !== 'fresh')
+      check('node', `${at('data-source', name)} .state`, node.sources[name].state);
 
   const FORMATS = {
-    utilization_ratio: f.percent, memory_used_bytes: f.bytes, memory_total_bytes: f.bytes, power_watts: f.watts,
-    power_limit_watts: f.watts, temperature_celsius: f.celsius, temperature_slowdown_celsius: f.celsius,
-    clock_sm_mhz: f.megahertz, clock_memory_mhz: f.megahertz, processes: f.count,
+    use_ratio: f.percent,
+    memory_used_bytes: f.bytes,
+    memory_total_bytes: f.bytes,
+    power_watts: f.watts,
+    power_limit_watts: f.watts,
+    temperature_celsius: f.celsius,
+    temperature_slowdown_celsius: f.celsius,
+    clock_sm_mhz: f.megahertz,
+    processes: f.count,
   };
   for (const uuid of Object.keys(gpus ? gpus.by_uuid : {})) {
     const gpu = gpus.by_uuid[uuid];
@@ -72,17 +79,25 @@ async () => {
       const shown = main.querySelector(`${card} ${gpu.mig_enabled ? at('data-mig', slot) : '.states'}`).dataset.state;
       if (shown !== slots[slot].state) wrong.push(`${slot}: shows ${shown}, API says ${slots[slot].state}`);
     }
-    const measured = Object.keys(FORMATS).filter((name) => name !== 'utilization_ratio' || !gpu.mig_enabled);
-    for (const name of measured) check('gpus', `${card} [data-f="${name}"]`, FORMATS[name](gpu[name]));
+    for (const name of Object.keys(FORMATS)) check('gpus', `${card} [data-f="${name}"]`, FORMATS[name](gpu[name]));
     const { parts } = memoryParts(uuid, gpu, who);
-    for (const part of parts.filter((each) => each.key !== 'reserved'))
+    const owned = parts.filter((each) => each.key !== 'reserved');
+    const others = main.querySelector(`${card} [data-others]`);
+    const named = owned.slice(0, owned.length - (others ? Number(others.dataset.others) : 0));
+    if (named.length < Math.min(3, owned.length))
+      wrong.push(`${card}: names ${named.length} owners of ${owned.length}`);
+    for (const part of named)
       check('gpus', `${card} ${at('data-part', part.key)} [data-f="part"]`, f.bytes(part.bytes));
-    const drawn = [...main.querySelectorAll(`${card} .stack .part`)].reduce((sum, each) => sum + parseFloat(each.style.width), 0);
+    const drawn = [...main.querySelectorAll(`${card} .stack .part`)].reduce(
+      (sum, each) => sum + parseFloat(each.style.width),
+      0,
+    );
     const expected = (100 * (gpu.memory_used_bytes + (gpu.memory_reserved_bytes || 0))) / gpu.memory_total_bytes;
     if (Math.abs(drawn - expected) > 0.5) wrong.push(`${card}: the bar is ${drawn} % long, ${expected} % is used`);
     const slices = main.querySelectorAll(`${card} [data-mig]`).length;
     if (slices !== Object.keys(gpu.mig).length) wrong.push(`${card}: ${slices} MIG instances drawn`);
-    for (const reason of Object.keys(gpu.health.reasons)) check('gpus', `${card} ${at('data-reason', reason)}`, f.words(reason));
+    for (const reason of Object.keys(gpu.health.reasons))
+      check('gpus', `${card} ${at('data-reason', reason)}`, f.words(reason));
     const marks = main.querySelectorAll(`${card} [data-reason]`).length;
     if (marks !== Object.keys(gpu.health.reasons).length) wrong.push(`${card}: ${marks} reasons shown`);
   }
@@ -97,24 +112,27 @@ async () => {
     check('who', `${row} [data-f="gpu_hours_today"]`, f.hours(owner.gpu_hours_today));
   }
 
+  const quotaOf = (client) => (client.memory_quota_bytes ? ` / ${f.bytes(client.memory_quota_bytes)}` : '');
   for (const id of Object.keys(turns ? turns.clients : {})) {
     const client = turns.clients[id];
     const row = `#turns ${at('data-client', id)}`;
-    if (!main.querySelector(`${row} th.name`).title.startsWith(client.name)) wrong.push(`${row}: its title does not name ${client.name}`);
+    const name = main.querySelector(`${row} th.name`).textContent.trim();
+    if (!client.name.endsWith(name)) wrong.push(`${row}: shows ${name}, API says ${client.name}`);
+    check('turns', `${row} [data-f="standing"]`, client.standing_sentence);
+    check('turns', `${row} [data-f="memory_bytes"]`, `${f.bytes(client.memory_bytes)}${quotaOf(client)}`);
     check('turns', `${row} [data-f="turns_total"]`, f.count(client.turns_total));
     check('turns', `${row} [data-f="debt_s"]`, client.debt_s ? f.duration(client.debt_s) : '0');
     if (client.wait) check('turns', `${row} [data-f="expected_s"]`, f.duration(client.wait.expected_s));
-    const standing = main.querySelector(`${row} [data-f="standing"]`).textContent;
-    const state = client.turn_s !== null ? 'running' : 'waits';
-    if (client.wait && !standing.includes(client.wait.sentence)) wrong.push(`${row}: shows ${standing}, API says ${client.wait.sentence}`);
-    if (!standing.startsWith(state)) wrong.push(`${row}: shows ${standing}, API says ${state}`);
   }
   for (const uuid of Object.keys(turns ? turns.gpus : {})) {
     const gpu = turns.gpus[uuid];
     check('turns', `#turns ${at('data-uuid', uuid)} [data-f="quantum_left_s"]`, f.duration(gpu.quantum_left_s));
+    check('turns', `#turns ${at('data-uuid', uuid)} h3`, `GPU ${gpu.slot}`);
+    check('turns', `#turns ${at('data-uuid', uuid)} [data-f="memory"]`, gpu.memory_sentence);
     if (gpu.gain_sentence) check('turns', `#turns ${at('data-uuid', uuid)} [data-f="gain"]`, gpu.gain_sentence);
     const drawn = main.querySelectorAll(`#turns ${at('data-uuid', uuid)} .turn`).length;
-    if (drawn !== Object.keys(gpu.timeline).length) wrong.push(`${uuid}: ${drawn} turns drawn of ${Object.keys(gpu.timeline).length}`);
+    if (drawn !== Object.keys(gpu.timeline).length)
+      wrong.push(`${uuid}: ${drawn} turns drawn of ${Object.keys(gpu.timeline).length}`);
   }
 
   const parked = (turns && turns.parking && turns.parking.programs) || {};
@@ -134,10 +152,14 @@ async () => {
       check('accounts', `${row} [data-f="${name}"]`, f.hours(users[user][name]));
     check('accounts', `${row} [data-f="energy_kwh"]`, f.kilowattHours(users[user].energy_kwh));
   }
-  for (const [where, row] of [...Object.keys(users).map((user) => [at('data-user', user), users[user]]), ['[data-total]', today ? today.total : {}]]) {
+  for (const [where, row] of [
+    ...Object.keys(users).map((user) => [at('data-user', user), users[user]]),
+    ['[data-total]', today ? today.total : {}],
+  ]) {
     if ('cost' in row) check('accounts', `#accounts ${where} [data-f="cost"]`, f.money(row.cost));
     if ('co2_g' in row) check('accounts', `#accounts ${where} [data-f="co2_g"]`, f.mass(row.co2_g));
-    if (!('cost' in row) && main.querySelector('#accounts [data-f="cost"]')) wrong.push('a cost is shown, but no price is set');
+    if (!('cost' in row) && main.querySelector('#accounts [data-f="cost"]'))
+      wrong.push('a cost is shown, but no price is set');
   }
   if (today) check('accounts', '#accounts [data-total] [data-f="held_gpu_hours"]', f.hours(today.total.held_gpu_hours));
 
@@ -146,12 +168,25 @@ async () => {
   if (times.some((time, place) => place && time > times[place - 1])) wrong.push('events are not newest first');
   for (const id of Object.keys(alerts || {})) check('events', `#events ${at('data-alert', id)} b`, alerts[id].name);
 
-  const HISTORY = { gpu_utilization_ratio: f.percent, gpu_memory_used_bytes: f.bytes, gpu_power_watts: f.watts, gpu_temperature_celsius: f.celsius };
+  const HISTORY = {
+    gpu_utilization_ratio: f.percent,
+    gpu_memory_used_bytes: f.bytes,
+    gpu_power_watts: f.watts,
+    gpu_temperature_celsius: f.celsius,
+  };
   for (const uuid of Object.keys(gpus ? gpus.by_uuid : {})) {
     const gpu = gpus.by_uuid[uuid];
     for (const series of Object.keys(HISTORY))
-      check('history', `#history ${at('data-subject', uuid)} [data-f="${series}.now"]`, HISTORY[series](gpu.up ? gpu[series.replace('gpu_', '')] : null));
+      check(
+        'history',
+        `#history ${at('data-subject', uuid)} [data-f="${series}.now"]`,
+        HISTORY[series](gpu.up ? gpu[series.replace('gpu_', '').replace('utilization', 'use')] : null),
+      );
   }
-  check('history', '#history [data-series="cpu_utilization_ratio"] [data-f="now"]', f.percent(node.cpu.utilization_ratio));
+  check(
+    'history',
+    '#history [data-series="cpu_utilization_ratio"] [data-f="now"]',
+    f.percent(node.cpu.utilization_ratio),
+  );
   return { wrong, compared, sequence: api.sequence };
 };

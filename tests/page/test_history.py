@@ -30,8 +30,9 @@ def demo() -> Iterator[str]:
 @contextmanager
 def history_of(browser: Browser, url: str) -> Iterator[Page]:
     """The page, scrolled to its charts."""
-    with opened(browser, url, height=1000) as page:
+    with opened(browser, url if "?" in url else f"{url}/?range=1h", height=1000) as page:
         page.wait_for_selector("#history [data-series=gpu_temperature_celsius]")
+        page.locator("#history details").evaluate_all("all => all.forEach(each => (each.open = true))")
         page.evaluate("document.getElementById('history').scrollIntoView({ behavior: 'instant' })")
         yield page
 

@@ -56,7 +56,7 @@ def test_every_section_shows_the_documents_of_the_api(
 ) -> None:
     with opened(browser, playing[name], height=TALL) as page:
         # The charts are loaded one after another; this is the last.
-        page.locator('#history [data-f="gpu_temperature_celsius.now"]').first.wait_for()
+        page.locator('#history [data-f="gpu_temperature_celsius.now"]').first.wait_for(state="attached")
         at_a_delta(page)
         result: Any = page.evaluate(SHOWN)
         assert result["wrong"] == []
@@ -166,15 +166,25 @@ def test_light_and_dark_follow_the_system(browser: Browser, demo: str) -> None:
         at_a_delta(page)
 
 
+def places(page: Page) -> Any:
+    """Where each section begins, and the bar above them."""
+    return page.eval_on_selector_all(
+        "header.bar, header.bar > *, main section", "found => found.map(e => e.getBoundingClientRect().toJSON())"
+    )
+
+
 def test_a_lost_connection_is_shown_and_restored(browser: Browser) -> None:
     port = free_port()
     arguments = ("--simulate", "lab", "--listen", f"127.0.0.1:{port}")
     with running_agent(*arguments) as agent, opened(browser, agent.url, lost_is_fine=True) as page:
         expect(page.locator(".link")).to_have_attribute("data-link", "live")
         page.wait_for_function("() => Number(document.querySelector('main').dataset.sequence) >= 3")
+        before = places(page)
         agent.stop()
         expect(page.locator(".link")).to_have_attribute("data-link", "lost")
-        expect(page.locator(".link")).to_contain_text("connection lost")
+        expect(page.locator(".link-lost")).to_contain_text("Connection lost")
+        expect(page).to_have_title(re.compile("^connection lost · "))
+        assert places(page) == before, "the layout stays"
         assert page.locator("main.old").count() == 1, "old values are marked as old"
         shown = page.inner_text("#node [data-f='memory.total_bytes']")
         with running_agent(*arguments):
@@ -278,7 +288,12 @@ def test_longer_ranges_come_from_a_configured_prometheus(
 ) -> None:
     with opened(browser, playing["lab"], height=TALL) as page:
         page.wait_for_selector("#history .note")
-        assert page.locator("#history .choice button").all_inner_texts() == ["15 minutes", "1 hour", "24 hours"]
+        assert page.locator("#history .choice button").all_inner_texts() == [
+            "5 minutes",
+            "15 minutes",
+            "1 hour",
+            "24 hours",
+        ]
         page.click("#history .choice button:has-text('24 hours')")
         expect(page.locator("#history .choice button[aria-pressed=true]")).to_have_text("24 hours")
     port = free_port()

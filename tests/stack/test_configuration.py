@@ -25,9 +25,12 @@ from gpucommons.stack.prometheus import (
 )
 from gpucommons.stack.render import to_yaml, write
 from needs import needs_program
+from prometheus_server import running_alertmanager
+from receivers import hook
 from stack.stacks import settings_on_free_ports, stack_in
+from waiting import until
 
-NO_SECRETS = AlertmanagerSecrets(None, "", "", "")
+NO_SECRETS = AlertmanagerSecrets(None, "", "", "", "")
 
 
 def full_settings(tmp_path: Path) -> StackSettings:
@@ -156,6 +159,27 @@ def test_every_severity_goes_to_teams_and_the_url_is_only_in_its_file(tmp_path: 
         "msteamsv2_configs" not in receiver
         for receiver in alertmanager_config(StackSettings(), NO_SECRETS)["receivers"]
     )
+
+
+def test_slack_gets_every_alert_with_its_summary_and_colour(tmp_path: Path) -> None:
+    """The real Alertmanager posts to a server that takes the place of Slack, or of Mattermost, which has its format."""
+    with hook() as (slack, address):
+        url = tmp_path / "slack"
+        url.write_text(f"{address}/hooks/hidden\n")
+        layout = Layout(tmp_path / "data")
+        settings = settings_on_free_ports(slack_webhook_url_file=str(url))
+        files = stack_in(layout.root, settings).files(with_grafana=False)
+        assert [name for name, text in files.items() if "hidden" in text] == ["alertmanager/slack_webhook_url"]
+        write(files, layout.config)
+        with running_alertmanager(files["alertmanager/alertmanager.yml"], tmp_path) as server:
+            labels = {"alertname": "GPUCommonsGPULost", "severity": "critical", "node": "n", "gpu_uuid": "GPU-3"}
+            texts = {"summary": "n has lost GPU 3", "description": "Its jobs failed."}
+            server.send({"labels": labels, "annotations": texts})
+            until(lambda: slack.bodies, "a message", within_s=30)
+    (message,) = slack.bodies[0]["attachments"]
+    assert message["title"] == "FIRING: GPUCommonsGPULost (critical)"
+    assert message["text"] == "*n has lost GPU 3*\nIts jobs failed.\n"
+    assert message["color"] == "danger"
 
 
 def test_an_alertmanager_that_is_too_old_for_teams_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from prometheus_server import running_alertmanager
 from stack.promql import rules
 from waiting import until
 
-_SECRETS = AlertmanagerSecrets(None, "", "", "")
+_SECRETS = AlertmanagerSecrets(None, "", "", "", "")
 _LABELS = {rule.name: rule.labels for rule in rules() if rule.kind == "alert"}
 # Causes, and what fires with them on the same node; the GPU of each alert is the number after its name.
 CAUSES = {

@@ -56,7 +56,7 @@ _UNITS = {"gib_hours": "GiB h", "kwh": "kWh"}
 # In the other formats only: the parts of the cost.
 _NOT_IN_TABLES = ("gpu_cost", "energy_cost", _UNPRICED, _CURRENCY)
 # From the first on, if the terminal is narrow.
-_LEFT_OUT = ("unjudged", "sm", "unknown", "equivalents", "memory", "free", "efficiency")
+_LEFT_OUT = ("unjudged", "sm", "unknown", "memory", "free", "efficiency", "equivalents")
 
 Document = Mapping[str, Any]
 

@@ -81,10 +81,9 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     left = gpu["quantum_left_s"]
     end = "" if left is None else f", turn ends in about {seconds(left)}"
     assumed = "" if gpu["total_memory_measured"] else " (assumed)"
-    memory = f"{_memory(uuid, gpu, clients)}, safe limit {gibibytes(gpu['safe_limit_bytes'])}"
     gain = f"; {gpu['gain_sentence']}" if gpu["gain_sentence"] else ""
     yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}{gain}"
-    yield f"  memory: {memory}{assumed}"
+    yield f"  memory: {gpu['memory_sentence']}{assumed}"
     for id in gpu["running"]:
         if id in clients:
             client = clients[id]
@@ -100,16 +99,6 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     for id, client in _unresponsive(uuid, clients):
         state = "revoked" if client["revoked"] else "late"
         yield f"  {state:<8} {_client_name(id, client)}, {_conduct(client)}"
-
-
-def _memory(uuid: str, gpu: Document, clients: Document) -> str:
-    """The memory of a program stays on the GPU while it is paused; that of a client of nvshare counts while it runs."""
-    there = [client for client in clients.values() if client["gpu_uuid"] == uuid]
-    programs = [client["nvml_bytes"] or 0 for client in there if client["program"] is not None]
-    held = [f"{gibibytes(sum(programs))} held by programs"] if programs else []
-    if len(programs) == len(there) > 0:
-        return held[0]
-    return ", ".join([*held, f"{gibibytes(gpu['running_memory_bytes'])} running"])
 
 
 def _unresponsive(uuid: str, clients: Document) -> Iterator[tuple[str, Document]]:
@@ -237,7 +226,7 @@ def _client_name(id: str, client: Document) -> str:
 def _gpu_name(uuid: str, gpu: Document | None) -> str:
     if uuid == DEFAULT_GPU:
         return "unknown GPU"
-    return f"GPU {uuid}" if gpu is None or gpu["index"] is None else f"GPU {gpu['index']} ({uuid})"
+    return f"GPU {uuid}" if gpu is None or gpu["slot"] is None else f"GPU {gpu['slot']} ({uuid})"
 
 
 def seconds(length_s: float) -> str:

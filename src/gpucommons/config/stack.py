@@ -44,6 +44,9 @@ class StackSettings:
     email_to: str = option("", "recipients of the emails, comma-separated")
     webhook_url_file: str = option("", "file with the URL to which alerts are posted; empty: none")
     webhook_token_file: str = option("", "file with the bearer token for the webhook; empty: none")
+    slack_webhook_url_file: str = option(
+        "", "file with the URL of an incoming webhook of Slack or Mattermost that gets the alerts; empty: none"
+    )
     teams_webhook_url_file: str = option(
         "", "file with the URL of a Microsoft Teams workflow that gets the alerts; needs Alertmanager 0.28; empty: none"
     )

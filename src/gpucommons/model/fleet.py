@@ -1,5 +1,6 @@
 """The slots of all nodes at one instant, as a Prometheus that scrapes them has them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -21,7 +22,8 @@ class FleetNode(NamedTuple):
     """One agent. `instance` is the target that is scraped and identifies it; `name` is for people.
 
     `page_url` is None where no safe address can be made. `last_seen_wall_s` is when its last snapshot was taken, None
-    if that was too long ago to know. `waiting` are requests for a lease, None where it gives none.
+    if that was too long ago to know. `waiting` are requests for a lease, None where it gives none. `problems` is the
+    number of problems of each kind that it has.
     """
 
     instance: str
@@ -31,6 +33,7 @@ class FleetNode(NamedTuple):
     last_seen_wall_s: float | None
     simulated: str = ""
     waiting: int | None = None
+    problems: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,6 +292,22 @@ class Gpu:
                 yield instance
 
     @property
+    def use_ratio(self) -> float | None:
+        """How busy it is. NVML has no utilisation of a GPU with MIG: there it is the activity of its GPU instances,
+        each weighed by its slices."""
+        if not self.mig_enabled:
+            percent = self.readings.utilization_percent
+            return None if percent is None else percent / 100
+        measured = [
+            (one.gpu_instance_slices, one.gpm.graphics_ratio)
+            for one in self.gpu_instances()
+            if one.gpm is not None and one.gpm.graphics_ratio is not None
+        ]
+        if not measured or not self.mig_slices:
+            return None
+        return min(1.0, sum(slices * ratio for slices, ratio in measured) / self.mig_slices)
+
+    @property
     def pcie_tx_bytes_per_s(self) -> float | None:
         return self.readings.pcie_tx_bytes_per_s if self.gpm is None else self.gpm.pcie_tx_bytes_per_s
 

@@ -294,6 +294,8 @@ class GpuSharing:
     wait_seconds: HistogramReading
     turn_seconds: HistogramReading
     drain_seconds: HistogramReading
+    # Its name: 3, or 6.0 for a MIG device; empty while it is not known.
+    slot: str = ""
     gain_ratio: float | None = None
     coarse: bool = False
 

@@ -4,7 +4,7 @@ The agent judges these by itself. Alerts of Alertmanager are added where it is c
 problem of this list. A power cap is normal operation and never a problem.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import ceil
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import MpsReading
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
+from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.health import (
     XID_RECENT_S,
     Cause,
@@ -56,6 +57,7 @@ class ProblemKind(StrEnum):
     MPS = "mps"
     CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"
+    OVER_QUOTA = "over_quota"
     HELD_IDLE = "held_idle"
 
 
@@ -112,8 +114,45 @@ _REPEATED: Final = {
     "GPUCommonsSourceDown": ProblemKind.SOURCE_FAILING,
     "GPUCommonsLedgerNotWriting": ProblemKind.LEDGER,
     "GPUCommonsTrespasser": ProblemKind.TRESPASSER,
+    "GPUCommonsUserQuotaExceeded": ProblemKind.OVER_QUOTA,
 }
 _ALERT_LEVELS: Final = {"critical": HealthLevel.CRITICAL}
+
+
+# One of a kind in words, for a list of many nodes: the page of the node has the sentence.
+_WORDS: Final = {
+    ProblemKind.DRIVER: "driver does not answer",
+    ProblemKind.GPU_LOST: "GPU lost",
+    ProblemKind.GPU_MISSING: "GPU missing",
+    ProblemKind.GPU_FAULT: "GPU needs a recovery",
+    ProblemKind.ECC: "GPU with faulty memory",
+    ProblemKind.OVERHEATING: "GPU overheating",
+    ProblemKind.SLOWED: "GPU slowed down by the hardware",
+    ProblemKind.NVLINK_DOWN: "GPU without some NVLinks",
+    ProblemKind.XID: "XID error",
+    ProblemKind.LEDGER: "accounts not written",
+    ProblemKind.SOURCE_FAILING: "source failing",
+    ProblemKind.TRESPASSER: "process on a leased GPU",
+    ProblemKind.MPS: "problem of MPS",
+    ProblemKind.CHANNEL_FAILING: "messages not delivered",
+    ProblemKind.OVER_QUOTA: "user over quota",
+    ProblemKind.HELD_IDLE: "GPU held idle for long",
+}
+
+
+def problem_place(kind: str) -> int:
+    """Where a kind comes in a list, the gravest first. A kind of a newer agent comes last."""
+    return _ORDER[ProblemKind(kind)] if kind in _ORDER else len(_ORDER)
+
+
+def problem_words(counts: Mapping[str, int]) -> str:
+    """The problems of a node by kind: `GPU lost, 2 x XID error`."""
+    named = sorted(counts, key=problem_place)
+    return ", ".join(f"{counts[kind]} x {_word(kind)}" if counts[kind] > 1 else _word(kind) for kind in named)
+
+
+def _word(kind: str) -> str:
+    return _WORDS.get(ProblemKind(kind), kind) if kind in _ORDER else kind.replace("_", " ")
 
 
 def problems_of(snapshot: Snapshot) -> tuple[Problem, ...]:
@@ -139,6 +178,7 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
         found += _mps(readings.leases.mps)
     if readings.ledger is not None:
         found += _ledger(readings.ledger.ledger)
+        found += _over_quota(quota_states(readings.ledger.quotas, readings.allocations))
     if readings.idle is not None:
         found += _channels(readings.idle)
     found += _sources(snapshot.sources.values(), snapshot.monotonic_s)
@@ -393,6 +433,18 @@ def _ledger(ledger: LedgerState) -> Iterator[Problem]:
             f"The disk of the ledger has {gibibytes(ledger.disk_free_bytes)} left.",
             "Free space on it, or move the ledger (ledger.path); without space no accounts are kept.",
         )
+
+
+def _over_quota(states: Iterable[QuotaState]) -> Iterator[Problem]:
+    for state in states:
+        if state.exceeded:
+            yield Problem(
+                f"over_quota/{state.user}",
+                ProblemKind.OVER_QUOTA,
+                HealthLevel.WARNING,
+                f"{state.user} holds {state.used:g} GPUs, and the quota allows {state.limit:g}.",
+                "Ask for one back; 'gpucommons allocations' shows which.",
+            )
 
 
 def _channels(reading: IdleReading) -> Iterator[Problem]:

@@ -4,17 +4,19 @@ What is broken comes first, then what is free, what is held idle, and what waits
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from gpucommons.base.periods import spoken_age
 from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.fleet import FleetSlot, FleetState, FleetView
+from gpucommons.model.sharing import ClientSharing
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.problems import Problem, ProblemKind, holder_names
+from gpucommons.rules.wait_reasons import gibibytes
 
 # The state of the node in one sentence: what is broken, what is free, what is held idle, what waits. Pure.
 #
@@ -32,7 +34,11 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SummaryPart:
-    """`detail` says which: indexes of GPUs, or the longest holder. `slots` names the slots that it counts."""
+    """`detail` says which: indexes of GPUs, or the longest holder. `slots` names the slots that it counts.
+
+    `lines` has one text for each of those that an administrator asks for by name: idle holders, what waits and for
+    what, what is lost, and for how long.
+    """
 
     name: str
     count: int
@@ -40,6 +46,7 @@ class SummaryPart:
     tone: Tone
     detail: str = ""
     slots: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 class StateSummary(NamedTuple):
@@ -68,7 +75,7 @@ _COUNTED = (
 
 def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
     readings = snapshot.readings
-    parts = [*_broken_parts(problems)]
+    parts = [*_broken_parts(problems, snapshot.wall_s)]
     if any(each.kind is ProblemKind.DRIVER for each in problems):
         parts.append(SummaryPart("driver", 1, "driver does not answer", Tone.BAD))
     elif readings.gpus is None:
@@ -81,12 +88,13 @@ def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
     return StateSummary(tuple(parts))
 
 
-def _broken_parts(problems: Sequence[Problem]) -> Iterator[SummaryPart]:
+def _broken_parts(problems: Sequence[Problem], now_wall_s: float) -> Iterator[SummaryPart]:
     lost = [each for each in problems if each.kind is ProblemKind.GPU_LOST]
     hot = [each for each in problems if each.kind is ProblemKind.OVERHEATING]
     other = [each for each in problems if each.kind not in _COUNTED]
     if lost:
-        yield _of_gpus("lost", f"{len(lost)} {'GPU' if len(lost) == 1 else 'GPUs'} lost", Tone.BAD, lost)
+        part = _of_gpus("lost", f"{len(lost)} {'GPU' if len(lost) == 1 else 'GPUs'} lost", Tone.BAD, lost)
+        yield replace(part, lines=tuple(_lost_line(each, now_wall_s) for each in lost))
     missing = sum(each.kind is ProblemKind.GPU_MISSING for each in problems)
     if missing:
         yield SummaryPart("missing", missing, f"{missing} {'GPU' if missing == 1 else 'GPUs'} missing", Tone.BAD)
@@ -98,6 +106,13 @@ def _broken_parts(problems: Sequence[Problem]) -> Iterator[SummaryPart]:
         more = " other" if lost or hot else ""
         text = f"{len(other)}{more} {'problem' if len(other) == 1 else 'problems'}"
         yield SummaryPart("problems", len(other), text, Tone.BAD if grave else Tone.WARNING)
+
+
+def _lost_line(problem: Problem, now_wall_s: float) -> str:
+    since_s = problem.since_wall_s
+    return f"GPU {problem.gpu_index}" + (
+        "" if since_s is None else f" for {spoken_age(max(0.0, now_wall_s - since_s))}"
+    )
 
 
 def _of_gpus(name: str, text: str, tone: Tone, problems: Sequence[Problem]) -> SummaryPart:
@@ -118,14 +133,34 @@ def _slots(slots: Iterable[SlotStatus]) -> Iterator[SummaryPart]:
         yield SummaryPart("unknown", len(unknown), f"{len(unknown)} unknown", Tone.WARNING, _listed(names), names)
     idle = by_state.get(SlotState.HELD_IDLE, [])
     if idle:
-        longest = max(idle, key=lambda status: (status.idle_s or 0.0, -status.gpu_index))
+        longest_first = sorted(idle, key=lambda status: (-(status.idle_s or 0.0), status.gpu_index))
+        longest = longest_first[0]
         detail = f"longest {holder_names(longest)}, {spoken_age(longest.idle_s or 0.0)}"
         names = tuple(status.slot.name for status in idle)
-        yield SummaryPart("held_idle", len(idle), f"{len(idle)} held idle", Tone.WARNING, detail, names)
+        lines = tuple(_idle_line(status) for status in longest_first)
+        yield SummaryPart("held_idle", len(idle), f"{len(idle)} held idle", Tone.WARNING, detail, names, lines)
     for state, word in ((SlotState.BUSY, "busy"), (SlotState.RESERVED, "reserved")):
         found = tuple(status.slot.name for status in by_state.get(state, []))
         if found:
             yield SummaryPart(state.value, len(found), f"{len(found)} {word}", Tone.PLAIN, slots=found)
+
+
+def slot_detail(status: SlotStatus, now_wall_s: float) -> str:
+    """By which holder and for how long, after the word for the state; for a lost or unknown slot, why."""
+    age = None if status.since_wall_s is None else spoken_age(max(0.0, now_wall_s - status.since_wall_s))
+    if status.state is SlotState.HELD_IDLE:
+        unused = "" if status.idle_s is None else f" for {spoken_age(status.idle_s)}"
+        return f"by {holder_names(status)}{unused}"
+    if status.state is SlotState.BUSY:
+        return f"by {holder_names(status)}" + ("" if age is None else f", held for {age}")
+    if status.state is SlotState.FREE:
+        return "" if age is None else f"for {age}"
+    return status.why
+
+
+def _idle_line(status: SlotStatus) -> str:
+    since = "" if status.idle_s is None else f" for {spoken_age(status.idle_s)}"
+    return f"{holder_names(status)}: GPU {status.slot.name}{since}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -138,10 +173,32 @@ def _waiting(snapshot: Snapshot) -> Iterator[SummaryPart]:
     count = len(clients) + len(leases.waiting if leases else ())
     if count:
         names = tuple(dict.fromkeys(str(client.gpu_index) for client in clients if client.gpu_index is not None))
-        yield SummaryPart("waiting", count, f"{count} waiting", Tone.PLAIN, slots=names)
+        lines = (
+            *_requests(snapshot),
+            *_clients(clients, {gpu.uuid: gpu.slot for gpu in sharing.gpus} if sharing else {}),
+        )
+        yield SummaryPart("waiting", count, f"{count} waiting", Tone.PLAIN, slots=names, lines=lines)
     programs = sharing.parking.programs if sharing and sharing.parking else ()
     if programs:
         yield SummaryPart("parked", len(programs), f"{len(programs)} parked", Tone.PLAIN)
+
+
+def _requests(snapshot: Snapshot) -> Iterator[str]:
+    """Requests for a lease, in their order: who waits for what, and since when."""
+    for request, _ in snapshot.readings.leases.waiting if snapshot.readings.leases else ():
+        sought = _plural(request.gpus, "GPU")
+        if request.memory_bytes is not None:
+            sought += f" with {gibibytes(request.memory_bytes)}"
+        yield f"{request.user}: {sought} for {spoken_age(max(0.0, snapshot.wall_s - request.arrived_s))}"
+
+
+def _clients(clients: Iterable[ClientSharing], slots: Mapping[str, str]) -> Iterator[str]:
+    """Clients that wait for their turn, the longest first."""
+    waits = [(client.wait.waited_s, client) for client in clients if client.wait is not None]
+    for waited_s, client in sorted(waits, key=lambda pair: -pair[0]):
+        slot = slots.get(client.gpu_uuid) or client.gpu_index
+        on = "" if slot is None else f" on GPU {slot}"
+        yield f"{client.name or client.client_id}: its turn{on} for {spoken_age(waited_s)}"
 
 
 # The state of a fleet in one sentence: what does not answer, what is free, what is held idle, what waits. Pure.
@@ -160,6 +217,10 @@ def _parts(view: FleetView) -> Iterator[SummaryPart]:
     if states[FleetState.LOST]:
         lost = states[FleetState.LOST]
         yield SummaryPart("lost", lost, f"{_plural(lost, 'GPU')} lost", Tone.BAD)
+    troubled = [node.name for node in view.nodes if node.answers and any(map(_is_news, node.problems))]
+    if troubled:
+        text = f"{_plural(len(troubled), 'node')} with problems"
+        yield SummaryPart("problems", len(troubled), text, Tone.WARNING, _listed_nodes(troubled))
     free = states[FleetState.FREE]
     of_all = f"of {_plural(len(view.slots), 'slot')} on {_plural(len(view.nodes), 'node')}"
     yield SummaryPart("free", free, f"{free} free", Tone.GOOD if free else Tone.PLAIN, of_all)
@@ -180,6 +241,11 @@ def _parts(view: FleetView) -> Iterator[SummaryPart]:
     parked = sum(slot.parked for slot in view.slots)
     if parked:
         yield SummaryPart("parked", parked, f"{parked} parked", Tone.PLAIN)
+
+
+def _is_news(kind: str) -> bool:
+    """Lost GPUs and idle holders have a part of their own."""
+    return kind not in (ProblemKind.GPU_LOST, ProblemKind.HELD_IDLE)
 
 
 def _longest(view: FleetView, slot: FleetSlot) -> str:

@@ -1,9 +1,10 @@
 """Why a client waits, how a GPU is shared, and why a program is parked, as sentences: the only wording. Pure."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from gpucommons.base.periods import spoken_age
 from gpucommons.model.sharing import (
     ARRIVAL,
     ASKED,
@@ -77,6 +78,22 @@ def class_sentence(client: ClientSharing) -> str:
     return "class latency, counts as batch for now: its owner has had more than its share of the last minute"
 
 
+def standing_sentence(client: ClientSharing) -> str:
+    """What a client does now: it runs, waits and why, or takes no turns."""
+    if client.revoked:
+        return "turn revoked"
+    if client.turn_s is not None:
+        return f"running for {spoken_age(client.turn_s)}" + (
+            ", asked to release the GPU" if client.pending_drop else ""
+        )
+    if client.held_up:
+        return client.held_up
+    if client.wait is None:
+        return client.standing
+    ahead = f", {client.wait.ahead} ahead" if client.wait.ahead else ""
+    return f"waits {spoken_age(client.wait.waited_s)}: {wait_sentence(client)}{ahead}"
+
+
 def sharing_sentence(way_reason: str) -> str:
     """How a GPU's clients share it now, and why."""
     return _SHARING.get(way_reason, way_reason)
@@ -92,6 +109,17 @@ def gain_sentence(gpu: GpuSharing) -> str:
     if gpu.coarse:
         parts.append("SM activity (GPM) cannot be read: turns are taken for fairness only, not for a gain")
     return "; ".join(parts)
+
+
+def memory_sentence(gpu: GpuSharing, clients: Iterable[ClientSharing]) -> str:
+    """The memory on this GPU. That of a program stays while it is paused; that of a client of nvshare counts while it
+    runs."""
+    there = [client for client in clients if client.gpu_uuid == gpu.uuid]
+    programs = [client.nvml_bytes or 0 for client in there if client.program is not None]
+    held = [f"{gibibytes(sum(programs))} held by programs"] if programs else []
+    if not programs or len(programs) < len(there):
+        held.append(f"{gibibytes(gpu.running_memory_bytes)} running")
+    return f"{', '.join(held)}, safe limit {gibibytes(gpu.safe_limit_bytes)}"
 
 
 def gibibytes(amount_bytes: int) -> str:

@@ -106,6 +106,7 @@ class LabSharing:
         return GpuSharing(
             uuid=self._uuids[index],
             index=index,
+            slot=str(index),
             present=True,
             running=tuple(client.id for client in running),
             request_queue=tuple(client.id for client in queue),

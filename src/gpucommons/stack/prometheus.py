@@ -228,8 +228,15 @@ def _remote_write(settings: StackSettings, paths: PrometheusPaths) -> Yaml:
 # Alertmanager's configuration as a value: receivers, routes with their timing, and inhibitions. Pure.
 
 HOUR_S = 3600.0
-# The alerts of a group have one name and one node. A card of Teams has a title and Markdown.
-_TEAMS_TITLE = "{{ .Status | toUpper }}: {{ .CommonLabels.alertname }} ({{ .CommonLabels.severity }})"
+# The alerts of a group have one name and one node. A card of Teams has a title and Markdown, a message of Slack or
+# Mattermost a title and its own marks: one star for bold.
+_TITLE = "{{ .Status | toUpper }}: {{ .CommonLabels.alertname }} ({{ .CommonLabels.severity }})"
+_SLACK_TEXT = "{{ range .Alerts }}*{{ .Annotations.summary }}*\n{{ .Annotations.description }}\n{{ end }}"
+_SLACK_COLOUR = (
+    '{{ if eq .Status "resolved" }}good'
+    '{{ else if eq .CommonLabels.severity "critical" }}danger'
+    "{{ else }}warning{{ end }}"
+)
 _TEAMS_TEXT = "{{ range .Alerts }}**{{ .Annotations.summary }}**\n\n{{ .Annotations.description }}\n\n{{ end }}"
 
 
@@ -262,6 +269,7 @@ class AlertmanagerSecrets:
     webhook_url: str | None
     webhook_token_file: str
     smtp_password_file: str
+    slack_webhook_url_file: str
     teams_webhook_url_file: str
 
 
@@ -377,12 +385,23 @@ def _channels(settings: StackSettings, secrets: AlertmanagerSecrets) -> Yaml:
         if settings.webhook_token_file:
             hook["http_config"] = {"authorization": {"credentials_file": secrets.webhook_token_file}}
         channels["webhook_configs"] = [hook]
+    if settings.slack_webhook_url_file:
+        channels["slack_configs"] = [
+            {
+                "api_url_file": secrets.slack_webhook_url_file,
+                "send_resolved": True,
+                "color": _SLACK_COLOUR,
+                "title": _TITLE,
+                "text": _SLACK_TEXT,
+                "fallback": _TITLE,
+            }
+        ]
     if settings.teams_webhook_url_file:
         channels["msteamsv2_configs"] = [
             {
                 "webhook_url_file": secrets.teams_webhook_url_file,
                 "send_resolved": True,
-                "title": _TEAMS_TITLE,
+                "title": _TITLE,
                 "text": _TEAMS_TEXT,
             }
         ]

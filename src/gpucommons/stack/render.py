@@ -87,7 +87,7 @@ def _write_secret(file: Path, text: str) -> None:
 # All configuration files of the stack, generated from the settings. Only `write` changes the disk.
 
 _TOKEN, _PASSWORD, _AGENTS_CA, _AGENTS_PASSWORD = "token", "smtp_password", "agents_ca.pem", "agents_password"
-_TEAMS_URL = "teams_webhook_url"
+_SLACK_URL, _TEAMS_URL = "slack_webhook_url", "teams_webhook_url"
 _HEADER = "# Written by `gpucommons stack`; changes are overwritten. Settings: [stack] in gpucommons.toml.\n"
 
 
@@ -135,6 +135,7 @@ def rendered(
         webhook_url=read_secret(settings.webhook_url_file, "webhook_url_file"),
         webhook_token_file=str(alertmanager / _TOKEN),
         smtp_password_file=str(alertmanager / _PASSWORD),
+        slack_webhook_url_file=str(alertmanager / _SLACK_URL),
         teams_webhook_url_file=str(alertmanager / _TEAMS_URL),
     )
     out = {
@@ -151,6 +152,7 @@ def rendered(
         f"prometheus/{_TOKEN}": read_secret(settings.remote_write_token_file, "remote_write_token_file"),
         f"alertmanager/{_TOKEN}": read_secret(settings.webhook_token_file, "webhook_token_file"),
         f"alertmanager/{_PASSWORD}": read_secret(settings.smtp_password_file, "smtp_password_file"),
+        f"alertmanager/{_SLACK_URL}": read_secret(settings.slack_webhook_url_file, "slack_webhook_url_file"),
         f"alertmanager/{_TEAMS_URL}": read_secret(settings.teams_webhook_url_file, "teams_webhook_url_file"),
     }
     out |= {name: text for name, text in copies.items() if text is not None}

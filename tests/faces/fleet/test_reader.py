@@ -139,13 +139,13 @@ def test_many_viewers_at_once_are_one_reading() -> None:
             reader = FleetReader(FleetSource(url, "", PAGE), lambda: now_s)
             views = await asyncio.gather(*(reader.view() for _ in range(20)))
             assert len({id(view) for view in views}) == 1
-            assert len(asked) == 13, "one request for each query"
+            assert len(asked) == 14, "one request for each query"
             assert await reader.view() is views[0]
             now_s += 4.9
             assert await reader.view() is views[0]
             now_s += 0.2
             assert await reader.view() is not views[0]
-            assert len(asked) == 26
+            assert len(asked) == 28
 
     run(scenario())
 

@@ -12,6 +12,7 @@ from gpucommons.faces.fleet import queries
 from gpucommons.faces.fleet.queries import FleetAnswers, Sample
 from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
+from gpucommons.rules.problems import problem_words
 from gpucommons.rules.summary import fleet_summary
 
 NOW = 1_800_000_000.0
@@ -81,6 +82,24 @@ def test_a_slot_has_its_readings_and_holders() -> None:
         "of 1 slot on 1 node",
         "longest alice, bob on gpu1 GPU 0, 90 s",
     ]
+
+
+def test_every_problem_of_a_node_is_listed_gravest_first() -> None:
+    view = view_of(
+        [
+            *alive("gpu1:9460", "gpu2:9460")[queries.SNAPSHOT_TIME],
+            reading(queries.PROBLEMS, "gpu1:9460", 2.0, kind="xid"),
+            reading(queries.PROBLEMS, "gpu1:9460", 1.0, kind="driver"),
+            reading(queries.PROBLEMS, "gpu1:9460", 0.0, kind="ecc"),
+            reading(queries.PROBLEMS, "gpu1:9460", 1.0, kind="of_a_newer_agent"),
+        ]
+    )
+    assert by_instance(view)["gpu1:9460"].problems == {"xid": 2, "driver": 1, "of_a_newer_agent": 1}
+    assert by_instance(view)["gpu2:9460"].problems == {}
+    assert problem_words(by_instance(view)["gpu1:9460"].problems) == (
+        "driver does not answer, 2 x XID error, of a newer agent"
+    )
+    assert fleet_summary(view).sentence.startswith("1 node with problems")
 
 
 def test_what_is_not_a_number_is_missing_and_not_zero() -> None:

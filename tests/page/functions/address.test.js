@@ -13,7 +13,13 @@ for (const query of [
   test(`a view can be sent to another person: ${query}`, () => assert.equal(toAddress(fromAddress(query)), query));
 }
 
-for (const query of ['?from=9&to=3', '?from=-1&to=5', '?from=1e3&to=2e3', '?from=123456789012&to=999999999999', '?from=x']) {
+for (const query of [
+  '?from=9&to=3',
+  '?from=-1&to=5',
+  '?from=1e3&to=2e3',
+  '?from=123456789012&to=999999999999',
+  '?from=x',
+]) {
   test(`no range of time: ${query}`, () => {
     const { from, to } = fromAddress(query).history;
     assert.deepEqual([from, to], [0, 0]);

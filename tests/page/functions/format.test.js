@@ -54,5 +54,8 @@ test('the time of another day has its date', () => {
 });
 
 test('one is singular', () => {
-  assert.deepEqual([0, 1, 2].map((number) => format.plural(number, 'GPU')), ['0 GPUs', '1 GPU', '2 GPUs']);
+  assert.deepEqual(
+    [0, 1, 2].map((number) => format.plural(number, 'GPU')),
+    ['0 GPUs', '1 GPU', '2 GPUs'],
+  );
 });

@@ -22,6 +22,7 @@ from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.faces.documents.view import HIDDEN
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 from gpucommons.rules.privacy import Viewer, fleet_hidden_from, fleet_seen_by
+from gpucommons.rules.problems import problem_place, problem_words
 from gpucommons.rules.summary import fleet_summary
 
 SUMMARY = "slots of all nodes, from the Prometheus that scrapes them"
@@ -39,6 +40,11 @@ _NODE = Record[FleetNode](
     ),
     simulated=(described(TEXT_OR_NULL, "the simulated scenario"), lambda node: node.simulated or None),
     waiting=(described(INTEGER_OR_NULL, "requests that wait for a lease"), lambda node: node.waiting),
+    problems=(
+        described(by_key(INTEGER, "kind, as in /api/v1/problems"), "how many it has of each kind, the gravest first"),
+        lambda node: {kind: node.problems[kind] for kind in sorted(node.problems, key=problem_place)},
+    ),
+    problem_sentence=(described(TEXT, "its problems in words; empty: none"), lambda node: problem_words(node.problems)),
 )
 _SLOT = Record[FleetSlot](
     node=(described(TEXT, "the key of its node"), lambda slot: slot.node),

@@ -12,6 +12,7 @@ from gpucommons.faces.documents.schema import (
     TEXT_OR_NULL,
     Record,
     by_key,
+    described,
     listed,
     one_of,
     or_null,
@@ -90,6 +91,10 @@ GPU = Record[_GpuAndHealth](
     down_reason=(TEXT, lambda at: at.gpu.down_reason),
     health=(_HEALTH.schema, lambda at: _HEALTH.build(at.health)),
     utilization_ratio=(NUMBER_OR_NULL, lambda at: percent_as_ratio(at.gpu.readings.utilization_percent)),
+    use_ratio=(
+        described(NUMBER_OR_NULL, "utilization_ratio; with MIG the activity of its instances, by their slices"),
+        lambda at: rounded(at.gpu.use_ratio, 4),
+    ),
     memory_utilization_ratio=(NUMBER_OR_NULL, lambda at: percent_as_ratio(at.gpu.readings.memory_utilization_percent)),
     memory_total_bytes=(INTEGER_OR_NULL, lambda at: at.gpu.readings.memory_total_bytes),
     memory_used_bytes=(INTEGER_OR_NULL, lambda at: at.gpu.readings.memory_used_bytes),

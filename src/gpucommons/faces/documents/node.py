@@ -50,6 +50,10 @@ _PART = Record[SummaryPart](
     detail=(described(TEXT, "which GPUs, or the longest holder; may be empty"), lambda part: part.detail),
     tone=(one_of(*Tone), lambda part: part.tone.value),
     slots=(described(listed(TEXT), "names of the slots that it counts"), lambda part: list(part.slots)),
+    lines=(
+        described(listed(TEXT), "each idle holder, each that waits and each lost GPU, with its time; may be empty"),
+        lambda part: list(part.lines),
+    ),
 )
 SUMMARY_RECORD = Record[StateSummary](
     sentence=(described(TEXT, "the parts in one line"), lambda summary: summary.sentence),

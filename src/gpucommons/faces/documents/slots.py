@@ -1,5 +1,7 @@
 """The state of each slot with its holders, and which owner holds which slot by workload. Pure."""
 
+from typing import NamedTuple
+
 from gpucommons.faces.documents.schema import (
     FLAG,
     INTEGER,
@@ -32,6 +34,7 @@ from gpucommons.model.allocations import (
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.identities import account_name
+from gpucommons.rules.summary import slot_detail
 
 # The state of each slot, its holders, and since when. Pure.
 
@@ -44,11 +47,18 @@ _HOLDER = Record[Allocation](
     share_ratio=(NUMBER, lambda each: each.share / WHOLE_SHARE),
     active=(or_null(FLAG), lambda each: each.active),
 )
-_SLOTS_SLOT = Record[SlotStatus](
-    slot=(TEXT, lambda status: status.slot.name),
-    gpu_uuid=(TEXT, lambda status: status.slot.gpu_uuid),
-    gpu_index=(INTEGER, lambda status: status.gpu_index),
-    profile=(described(TEXT, "the profile of a MIG device; empty for a whole GPU"), lambda status: status.profile),
+
+
+class _SlotNow(NamedTuple):
+    status: SlotStatus
+    wall_s: float
+
+
+_SLOTS_SLOT = Record[_SlotNow](
+    slot=(TEXT, lambda at: at.status.slot.name),
+    gpu_uuid=(TEXT, lambda at: at.status.slot.gpu_uuid),
+    gpu_index=(INTEGER, lambda at: at.status.gpu_index),
+    profile=(described(TEXT, "the profile of a MIG device; empty for a whole GPU"), lambda at: at.status.profile),
     state=(
         described(
             one_of(*SlotState),
@@ -56,26 +66,30 @@ _SLOTS_SLOT = Record[SlotStatus](
             "be idle; reserved: a reservation is in force; lost: its GPU no longer answers; unknown: no holder is "
             "known, and there may be one",
         ),
-        lambda status: status.state.value,
+        lambda at: at.status.state.value,
     ),
-    why=(described(TEXT, "why it is lost or unknown, in words"), lambda status: status.why),
-    holders=(listed(_HOLDER.schema), lambda status: [_HOLDER.build(each) for each in status.holders]),
+    why=(described(TEXT, "why it is lost or unknown, in words"), lambda at: at.status.why),
+    detail=(
+        described(TEXT, "by which holder and for how long, or why, in words"),
+        lambda at: slot_detail(at.status, at.wall_s),
+    ),
+    holders=(listed(_HOLDER.schema), lambda at: [_HOLDER.build(each) for each in at.status.holders]),
     hidden_holders=(
         described(INTEGER, "holders that are hidden from this viewer"),
-        lambda status: status.hidden_holders,
+        lambda at: at.status.hidden_holders,
     ),
     since_unix_s=(
         described(
             NUMBER_OR_NULL, "when it was taken, freed or lost; null if before the start of the agent and not known"
         ),
-        lambda status: rounded(status.since_wall_s, 0),
+        lambda at: rounded(at.status.since_wall_s, 0),
     ),
     idle_s=(
         described(NUMBER_OR_NULL, "how long its holders have not used it, as far as the agent has seen"),
-        lambda status: rounded(status.idle_s, 0),
+        lambda at: rounded(at.status.idle_s, 0),
     ),
-    memory_total_bytes=(INTEGER_OR_NULL, lambda status: status.memory_total_bytes),
-    memory_free_bytes=(INTEGER_OR_NULL, lambda status: status.memory_free_bytes),
+    memory_total_bytes=(INTEGER_OR_NULL, lambda at: at.status.memory_total_bytes),
+    memory_free_bytes=(INTEGER_OR_NULL, lambda at: at.status.memory_free_bytes),
 )
 SLOTS_SCHEMA = or_null(by_key(_SLOTS_SLOT.schema, "UUID of the slot"))
 
@@ -83,7 +97,9 @@ SLOTS_SCHEMA = or_null(by_key(_SLOTS_SLOT.schema, "UUID of the slot"))
 def slots(snapshot: Snapshot) -> Json:
     """Null where no GPU can be read."""
     reading = snapshot.readings.slots
-    return None if reading is None else {status.slot.uuid: _SLOTS_SLOT.build(status) for status in reading.slots}
+    if reading is None:
+        return None
+    return {each.slot.uuid: _SLOTS_SLOT.build(_SlotNow(each, snapshot.wall_s)) for each in reading.slots}
 
 
 # Which owner holds which slot, by slot and workload. Pure.

@@ -4,7 +4,7 @@ Parked programs are a part of it: what is parked, since when, and how much host 
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,8 +42,10 @@ from gpucommons.rules.wait_reasons import (
     arrival_sentence,
     class_sentence,
     gain_sentence,
+    memory_sentence,
     parked_sentence,
     sharing_sentence,
+    standing_sentence,
     wait_sentence,
 )
 
@@ -128,6 +130,7 @@ def parking_of(reading: ParkingReading | None, only_uuid: str | None = None) -> 
 
 class _GpuTurns(NamedTuple):
     gpu: GpuSharing
+    clients: tuple[ClientSharing, ...]
     turns: tuple[Turn, ...]
 
 
@@ -162,6 +165,7 @@ CLIENT = Record[ClientSharing](
     gpu_index=(INTEGER_OR_NULL, lambda client: client.gpu_index),
     protocol_version=(INTEGER, lambda client: client.protocol_version),
     standing=(TEXT, lambda client: client.standing),
+    standing_sentence=(described(TEXT, "what it does now, in words"), lambda client: standing_sentence(client)),
     held_up=(
         described(TEXT, "why a program takes no turns for a while: stopped by its user, or a call hangs; else empty"),
         lambda client: client.held_up,
@@ -181,6 +185,12 @@ CLIENT = Record[ClientSharing](
     over_claimed=(described(FLAG, "it reported more memory than the GPU has"), lambda client: client.over_claimed),
     nvml_bytes=(INTEGER_OR_NULL, lambda client: client.nvml_bytes),
     need_bytes=(INTEGER_OR_NULL, lambda client: client.need_bytes),
+    memory_bytes=(
+        described(
+            INTEGER_OR_NULL, "what it holds on the GPU: as measured for a program, else what it needs or reports"
+        ),
+        lambda client: _memory_bytes(client),
+    ),
     memory_quota_bytes=(INTEGER, lambda client: client.memory_quota_bytes),
     memory_quota_source=(TEXT, lambda client: client.memory_quota_source),
     core_quota_percent=(INTEGER, lambda client: client.core_quota_percent),
@@ -201,7 +211,8 @@ _TURN = Record[Turn](
     end_unix_s=(NUMBER_OR_NULL, lambda turn: rounded(turn.end_wall_s, 1)),
 )
 GPU = Record[_GpuTurns](
-    index=(INTEGER_OR_NULL, lambda at: at.gpu.index),
+    index=(described(INTEGER_OR_NULL, "null for a MIG device"), lambda at: at.gpu.index),
+    slot=(described(TEXT_OR_NULL, "its name: 3, or 6.0 for a MIG device"), lambda at: at.gpu.slot or None),
     present=(FLAG, lambda at: at.gpu.present),
     way=(TEXT, lambda at: at.gpu.way),
     way_reason=(TEXT, lambda at: at.gpu.way_reason),
@@ -221,6 +232,10 @@ GPU = Record[_GpuTurns](
     running=(listed(TEXT), lambda at: list(at.gpu.running)),
     waiting=(listed(TEXT), lambda at: [*at.gpu.wait_queue, *at.gpu.request_queue]),
     quantum_left_s=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.quantum_left_s, 1)),
+    memory_sentence=(
+        described(TEXT, "the memory that its clients hold, in words"),
+        lambda at: memory_sentence(at.gpu, at.clients),
+    ),
     running_memory_bytes=(INTEGER, lambda at: at.gpu.running_memory_bytes),
     total_memory_bytes=(INTEGER, lambda at: at.gpu.total_memory_bytes),
     total_memory_measured=(FLAG, lambda at: at.gpu.total_memory_measured),
@@ -257,6 +272,7 @@ def turns(snapshot: Snapshot, timeline: Timeline, only_uuid: str | None = None) 
 
 
 def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None = None) -> dict[str, Json]:
+    by_gpu = _by_gpu(sharing.clients)
     return {
         "on": sharing.on,
         "mode": sharing.mode,
@@ -268,7 +284,7 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
         ],
         "parking": parking_of(sharing.parking, only_uuid),
         "gpus": {
-            gpu.uuid: GPU.build(_GpuTurns(gpu, timeline.get(gpu.uuid, ())))
+            gpu.uuid: GPU.build(_GpuTurns(gpu, by_gpu.get(gpu.uuid, ()), timeline.get(gpu.uuid, ())))
             for gpu in sharing.gpus
             if only_uuid in (None, gpu.uuid)
         },
@@ -281,7 +297,8 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
 def turn_pieces(sharing: SharingReading) -> Iterator[str]:
     """`turns_of` without past turns, as JSON text in pieces: each is made quickly, however many clients there are."""
     whole = turns_of(replace(sharing, gpus=(), clients=()), {})
-    gpus = ((gpu.uuid, GPU.build(_GpuTurns(gpu, ()))) for gpu in sharing.gpus)
+    by_gpu = _by_gpu(sharing.clients)
+    gpus = ((gpu.uuid, GPU.build(_GpuTurns(gpu, by_gpu.get(gpu.uuid, ()), ()))) for gpu in sharing.gpus)
     clients = ((client.client_id, CLIENT.build(client)) for client in sharing.clients)
     yield json.dumps({key: value for key, value in whole.items() if key not in ("gpus", "clients")})[:-1]
     yield ', "gpus": {'
@@ -289,6 +306,13 @@ def turn_pieces(sharing: SharingReading) -> Iterator[str]:
     yield '}, "clients": {'
     yield from _members(clients)
     yield "}}"
+
+
+def _by_gpu(clients: Iterable[ClientSharing]) -> Mapping[str, tuple[ClientSharing, ...]]:
+    found: dict[str, list[ClientSharing]] = {}
+    for client in clients:
+        found.setdefault(client.gpu_uuid, []).append(client)
+    return {uuid: tuple(there) for uuid, there in found.items()}
 
 
 def _members(rows: Iterable[tuple[str, Json]]) -> Iterator[str]:
@@ -300,6 +324,12 @@ def _members(rows: Iterable[tuple[str, Json]]) -> Iterator[str]:
 
 def _wait(client: ClientSharing) -> Json:
     return None if client.wait is None else _WAIT.build(_Waiting(client, client.wait))
+
+
+def _memory_bytes(client: ClientSharing) -> int | None:
+    if client.program is not None:
+        return client.nvml_bytes
+    return client.allocated_bytes if client.need_bytes is None else client.need_bytes
 
 
 def _name(client: ClientSharing) -> str:

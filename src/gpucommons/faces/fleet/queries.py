@@ -21,6 +21,7 @@ UTILIZATION = "gpucommons_slot_utilization_ratio"
 MEMORY = "gpucommons_slot_memory_bytes"
 QUEUED = "gpucommons_sharing_queued_clients"
 LEASES_WAITING = "gpucommons_leases_waiting"
+PROBLEMS = "gpucommons_problems"
 # What is read, with the labels that are needed: others would make the answers of a large fleet several times as long.
 READINGS: Mapping[str, tuple[str, ...]] = {
     SNAPSHOT_TIME: ("instance",),
@@ -33,6 +34,7 @@ READINGS: Mapping[str, tuple[str, ...]] = {
     MEMORY: ("instance", "uuid", "which"),
     QUEUED: ("instance", "uuid", "queue"),
     LEASES_WAITING: ("instance", "user"),
+    PROBLEMS: ("instance", "kind"),
 }
 # Of some metrics only a part is read: what no view shows would be the larger part.
 _MATCHERS = {MEMORY: 'which=~"total|free"'}

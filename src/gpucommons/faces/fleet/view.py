@@ -156,6 +156,10 @@ def _nodes(answers: FleetAnswers, targets: FleetTargets, page_pattern: str) -> I
     for row in answers.of(queries.LEASES_WAITING):
         if row.instance in targets.node_of and row.value is not None:
             waiting[targets.node_of[row.instance]][row.labels.get("user", "")] = row.value
+    problems: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in answers.of(queries.PROBLEMS):
+        if row.instance in targets.node_of and row.value:
+            problems[targets.node_of[row.instance]][row.labels.get("kind", "")] = int(row.value)
     for instance, name in targets.names.items():
         yield FleetNode(
             instance,
@@ -165,6 +169,7 @@ def _nodes(answers: FleetAnswers, targets: FleetTargets, page_pattern: str) -> I
             targets.last_seen.get(instance) or None,
             targets.simulated.get(instance, ""),
             round(sum(waiting[instance].values())) if instance in waiting else None,
+            problems.get(instance, {}),
         )
 
 

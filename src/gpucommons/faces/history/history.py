@@ -235,7 +235,7 @@ def _gpu_values(gpu: Gpu) -> Iterator[tuple[str, float | None]]:
     return zip(
         GPU_SERIES,
         (
-            None if now.utilization_percent is None else now.utilization_percent / 100,
+            gpu.use_ratio,
             None if gpu.gpm is None else gpu.gpm.sm_ratio,
             now.memory_used_bytes,
             now.power_watts,

@@ -156,6 +156,15 @@ class DeviceTable:
         """The GPUs of the latest reading."""
         return frozenset(gpu.uuid for gpu in self._known.values() if gpu.generation == self._generation)
 
+    def slot_of(self, uuid: str) -> str:
+        """The name of a GPU, `3`, or of a MIG device, `6.0`; empty where it is not known."""
+        for gpu in self._known.values():
+            if gpu.uuid == uuid:
+                return str(gpu.index)
+            if uuid in gpu.mig:
+                return f"{gpu.index}.{gpu.mig.index(uuid)}"
+        return ""
+
     def update(self, facts: Sequence[GpuFacts], now: float) -> list[Action]:
         """A reading of the devices. While the driver does not answer, this is not called and nothing changes."""
         changed = self._remember(facts)

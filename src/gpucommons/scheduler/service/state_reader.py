@@ -359,7 +359,7 @@ class StateReader:
         return row._replace(standing="resting" if rests else row.standing)
 
     def _gpu(self, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
-        row = read_gpu(self._policy, gpu, present, now)
+        row = replace(read_gpu(self._policy, gpu, present, now), slot=self._devices.slot_of(gpu.key))
         return replace(row, way="linked", way_reason="linked") if self._devices.is_linked(gpu) else row
 
     def _assemble(self, rows: list[ClientSharing]) -> SharingReading:

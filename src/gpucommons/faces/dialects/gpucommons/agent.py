@@ -203,7 +203,7 @@ def _is_judged(kind: ProblemKind, readings: Readings) -> bool:
         return False
     if kind in (ProblemKind.SOURCE_FAILING, ProblemKind.DRIVER):
         return True
-    if kind is ProblemKind.LEDGER:
+    if kind in (ProblemKind.LEDGER, ProblemKind.OVER_QUOTA):
         return readings.ledger is not None
     if kind is ProblemKind.HELD_IDLE:
         return readings.slots is not None

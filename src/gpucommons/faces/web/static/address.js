@@ -1,5 +1,9 @@
 // What the viewer chose, in the query of the address, so that a view can be sent to another person.
-const DEFAULTS = { by: 'owner', sort: '-memory_bytes', gpu: '', q: '', range: '1h', end: '', from: '', to: '', lines: '', period: 'today', show: '', focus: '' };
+const DEFAULTS = {
+  ...{ by: 'owner', sort: '-memory_bytes', gpu: '', q: '' },
+  ...{ range: '', end: '', from: '', to: '', lines: '' },
+  ...{ period: 'today', show: '', focus: '' },
+};
 
 const unix = (text) => (/^[0-9]{1,11}$/.test(text) ? Number(text) : 0);
 
@@ -11,7 +15,13 @@ export function fromAddress(query) {
   const [from, to] = [unix(get('from')), unix(get('to'))];
   const zoom = from && to > from ? { from, to } : { from: 0, to: 0 };
   return {
-    who: { by: get('by'), sort: { key: sort.replace(/^-/, ''), down: sort.startsWith('-') }, gpu: get('gpu'), text: get('q'), all: false },
+    who: {
+      by: get('by'),
+      sort: { key: sort.replace(/^-/, ''), down: sort.startsWith('-') },
+      gpu: get('gpu'),
+      text: get('q'),
+      all: false,
+    },
     history: { range: get('range'), end: get('end'), ...zoom, lines: get('lines').split('.').filter(Boolean) },
     period: get('period'),
     show: get('show'),

@@ -4,7 +4,7 @@ import { html } from './html.js';
 import { Component, render } from './vendor/preact.mjs';
 import { clock } from './format.js';
 
-const HEIGHT = 180;
+const HEIGHT = 130;
 const BYTE_STEPS = Array.from({ length: 24 }, (_, at) => 2 ** (20 + at));
 const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
 const TIME_STEPS = [
@@ -49,7 +49,9 @@ export class Chart extends Component {
     this.dark = matchMedia('(prefers-color-scheme: dark)');
     this.redraw = () => this.build();
     this.dark.addEventListener('change', this.redraw);
-    this.resizes = new ResizeObserver(() => this.plot && this.plot.setSize({ width: this.holder.clientWidth, height: HEIGHT }));
+    this.resizes = new ResizeObserver(
+      () => this.plot && this.plot.setSize({ width: this.holder.clientWidth, height: HEIGHT }),
+    );
     this.resizes.observe(this.holder);
     this.sees = new IntersectionObserver(([entry]) => {
       this.visible = entry.isIntersecting;
@@ -79,7 +81,12 @@ export class Chart extends Component {
   build() {
     if (this.plot) this.plot.destroy();
     const { lines, show, binary } = this.props;
-    const axis = { stroke: css('--ink-3'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: `12px ${css('--sans')}` };
+    const axis = {
+      stroke: css('--ink-3'),
+      grid: { stroke: css('--line'), width: 1 },
+      ticks: { show: false },
+      font: `12px ${css('--sans')}`,
+    };
     this.built = this.shape();
     this.drawn = null;
     this.plot = new window.uPlot(
@@ -102,7 +109,13 @@ export class Chart extends Component {
           y: { range: (_, low, high) => [0, this.highest(high)] },
         },
         axes: [
-          { ...axis, size: 30, space: 56, incrs: TIME_STEPS, values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)) },
+          {
+            ...axis,
+            size: 30,
+            space: 56,
+            incrs: TIME_STEPS,
+            values: (_, ticks, at, space, step) => ticks.map((tick) => timeTick(tick, step)),
+          },
           { ...axis, size: 64, values: (_, ticks) => ticks.map(show), ...(binary && { incrs: BYTE_STEPS }) },
         ],
         series: [
@@ -160,9 +173,13 @@ export class Chart extends Component {
 
   placeLimits(plot) {
     const { limits } = this.props;
+    const placeOf = (value) => `${plot.valToPos(value, 'y').toFixed(1)}px`;
     const line = ({ value, label }) =>
-      html`<div key=${label} class="limit" data-limit=${value} style=${{ top: `${plot.valToPos(value, 'y').toFixed(1)}px` }}><span>${label}</span></div>`;
-    this.over = this.over && this.over.parentNode === plot.over ? this.over : plot.over.appendChild(document.createElement('div'));
+      html`<div key=${label} class="limit" data-limit=${value} style=${{ top: placeOf(value) }}><span>${label}</span></div>`;
+    this.over =
+      this.over && this.over.parentNode === plot.over
+        ? this.over
+        : plot.over.appendChild(document.createElement('div'));
     render(html`${limits.map(line)}`, this.over);
   }
 
@@ -174,14 +191,26 @@ export class Chart extends Component {
     const pointed = plot.posToVal(left, 'x');
     const near = idx !== null && this.isNear(idx, pointed);
     const time = near ? plot.data[0][idx] : pointed;
-    const values = near ? lines.map((line, at) => ({ ...line, value: plot.data[at + 1][idx] })).filter(({ value }) => value !== null && value !== undefined) : [];
+    const values = near
+      ? lines
+          .map((line, at) => ({ ...line, value: plot.data[at + 1][idx] }))
+          .filter(({ value }) => value !== null && value !== undefined)
+      : [];
     const shown = values.length > MOST_VALUES ? values.sort((a, b) => b.value - a.value).slice(0, MOST_VALUES) : values;
-    const side = left > plot.over.clientWidth / 2 ? { right: `${plot.over.clientWidth - left + 12}px` } : { left: `${left + 76}px` };
+    const side =
+      left > plot.over.clientWidth / 2
+        ? { right: `${plot.over.clientWidth - left + 12}px` }
+        : { left: `${left + 76}px` };
     render(
       html`<div class="tip" style=${side}>
         <p data-f="time" data-unix=${time}><b>${clock(time, Date.now() / 1000)}</b></p>
         <ul class=${shown.length > 6 ? 'two' : ''}>
-          ${shown.map(({ id, label, at, value }) => html`<li key=${id} data-value=${id}><span class="swatch stroke ${lineClasses(at)}"></span><span>${label}</span> <b>${show(value)}</b></li>`)}
+          ${shown.map(
+            ({ id, label, at, value }) =>
+              html`<li key=${id} data-value=${id}>
+              <span class="swatch stroke ${lineClasses(at)}"></span><span>${label}</span> <b>${show(value)}</b>
+            </li>`,
+          )}
         </ul>
         ${!shown.length && html`<p>no reading</p>`}
         ${values.length > shown.length && html`<p>and ${values.length - shown.length} lower</p>`}

@@ -5,15 +5,15 @@ import { html, classes } from './html.js';
 import { Still } from './lazy.js';
 import { Choice } from './parts.js';
 import { bytes, clock, count, duration, percent, plural } from './format.js';
+import { Strip } from './sections/now.js';
 import { QUEUED, stateWord } from './states.js';
 
 const EVERY_MS = 5000;
 // The first cells are painted at once, the others in the next moment; beyond the most, when the viewer asks for them.
 const FIRST_DRAWN = 400;
 const MOST_DRAWN = 4000;
-const MOST_SILENT = 4;
+const MOST_PROBLEMS = 6;
 const STATES = ['free', 'held_idle', 'reserved', 'unknown', 'busy', 'lost', 'silent'];
-const TONES = { bad: 'bad', warning: 'warn', good: 'good', plain: '' };
 const CELL_WORDS = { held_idle: 'idle' };
 const DEFAULTS = { user: '', model: '', state: '', by: 'state' };
 const ICONS = { bad: '/static/icon-bad.svg', warning: '/static/icon-warning.svg' };
@@ -54,7 +54,8 @@ async function load() {
   } catch {
     change({ error: 'The agent does not answer. Trying again.' });
   }
-  if (state.found && state.most === FIRST_DRAWN) requestAnimationFrame(() => setTimeout(() => change({ most: MOST_DRAWN })));
+  if (state.found && state.most === FIRST_DRAWN)
+    requestAnimationFrame(() => setTimeout(() => change({ most: MOST_DRAWN })));
   if (!document.hidden) timer = setTimeout(load, EVERY_MS);
 }
 
@@ -73,11 +74,17 @@ function Page({ found, error, view, most }) {
       <p class="mark">gpucommons</p>
       <h1 class="host">Fleet</h1>
       <nav aria-label="pages"><ul><li><a href="/">This node: ${hostname}</a></li></ul></nav>
-      ${found && html`<p class="link"><span>as of <span data-f="time">${clock(found.fleet.time_unix_s, Date.now() / 1000)}</span></span></p>`}
+      ${
+        found &&
+        html`<p class="link">
+        <span>as of <span data-f="time">${clock(found.fleet.time_unix_s, Date.now() / 1000)}</span></span>
+      </p>`
+      }
     </header>
     <main class=${classes(error && found && 'old')} data-slots=${found ? found.fleet.slots.length : null}>
       ${error && html`<p class="failed" role="alert"><b>No current readings.</b> ${error}</p>`}
-      ${found ? html`<${Fleet} found=${found} view=${view} most=${most} />` : !error && html`<p class="quiet" role="status">Asking Prometheus …</p>`}
+      ${found && html`<${Fleet} found=${found} view=${view} most=${most} />`}
+      ${!found && !error && html`<p class="quiet" role="status">Asking Prometheus …</p>`}
     </main>`;
 }
 
@@ -85,29 +92,52 @@ function Fleet({ found, view, most }) {
   const { fleet, hidden } = found;
   const shown = fleet.slots.filter((slot) => isShown(slot, view));
   const drawn = shown.slice(0, most);
+  const isAll = shown.length === fleet.slots.length;
+  const more = shown.length - drawn.length;
   return html`<section id="now" aria-labelledby="now-title">
       <h2 id="now-title" class="hidden">Now</h2>
-      <${Sentence} summary=${fleet.summary} view=${view} />
-      <${Silent} fleet=${fleet} />
+      <${Strip}
+        parts=${fleet.summary.parts}
+        chosen=${view.state}
+        label="the fleet now"
+        target=${(part) => (part.name === 'problems' ? '#problems' : `?state=${part.name}`)}
+        onChoose=${pick}
+      />
+      <${Problems} fleet=${fleet} />
     </section>
     <section id="slots" aria-labelledby="slots-title">
       <div class="head">
         <h2 id="slots-title">Slots</h2>
-        <p class="note" role="status">${shown.length === fleet.slots.length ? `all ${count(shown.length)}` : `${count(shown.length)} of ${count(fleet.slots.length)}`}</p>
+        <p class="note" role="status">${isAll ? 'all' : `${count(shown.length)} of`} ${count(fleet.slots.length)}</p>
         <${Tools} slots=${fleet.slots} view=${view} />
       </div>
       ${hidden && html`<p class="quiet" data-hidden="slots">Owners are ${hidden.sentence}.</p>`}
-      ${fleet.slots.length === 0 && html`<p class="quiet">Prometheus has no slot of any node. It needs to scrape /metrics of the agents.</p>`}
+      ${
+        fleet.slots.length === 0 &&
+        html`<p class="quiet">Prometheus has no slot of any node. It needs to scrape /metrics of the agents.</p>`
+      }
       ${fleet.slots.length > 0 && shown.length === 0 && html`<p class="quiet">No slot matches.</p>`}
-      ${view.by === 'node' ? html`<${ByNode} fleet=${fleet} slots=${drawn} />` : html`<${ByState} fleet=${fleet} slots=${drawn} counts=${countBy(shown, 'state')} />`}
-      ${most >= MOST_DRAWN && drawn.length < shown.length && html`<p><button type="button" class="all" onClick=${() => change({ most: Infinity })}>Show ${count(shown.length - drawn.length)} more</button></p>`}
+      ${
+        view.by === 'node'
+          ? html`<${ByNode} fleet=${fleet} slots=${drawn} />`
+          : html`<${ByState} fleet=${fleet} slots=${drawn} counts=${countBy(shown, 'state')} />`
+      }
+      ${
+        most >= MOST_DRAWN &&
+        more > 0 &&
+        html`<p>
+        <button type="button" class="all" onClick=${() => change({ most: Infinity })}>Show ${count(more)} more</button>
+      </p>`
+      }
     </section>`;
 }
 
 function isShown(slot, { user, model, state: chosen }) {
   const named = user.toLowerCase();
   return (
-    (!chosen || slot.state === chosen || (QUEUED.includes(chosen) && (slot[chosen] > 0 || (chosen === 'waiting' && slot.paused > 0)))) &&
+    (!chosen ||
+      slot.state === chosen ||
+      (QUEUED.includes(chosen) && (slot[chosen] > 0 || (chosen === 'waiting' && slot.paused > 0)))) &&
     (!model || slot.model === model) &&
     (!named || slot.holders.some((holder) => holder.toLowerCase().includes(named)))
   );
@@ -115,32 +145,43 @@ function isShown(slot, { user, model, state: chosen }) {
 
 const word = (name) => (name === 'silent' ? 'not answering' : stateWord(name));
 
-function Sentence({ summary, view }) {
-  return html`<ul class="sentence" aria-label="the fleet now">
-    ${summary.parts.map((part) => {
-      const chosen = view.state === part.name;
-      const pick = (event) => {
-        event.preventDefault();
-        choose({ state: chosen ? '' : part.name });
-      };
-      return html`<li key=${part.name} data-part-of-sentence=${part.name}>
-        <a class=${classes(TONES[part.tone], chosen && 'chosen')} href="?state=${part.name}" onClick=${pick}
-        ><b>${part.text}</b>${part.detail && html` <span class="detail"><bdi>${part.detail}</bdi></span>`}</a>
-      </li>`;
-    })}
-  </ul>`;
+function pick(part, event) {
+  if (part.name === 'problems') return;
+  event.preventDefault();
+  choose({ state: state.view.state === part.name ? '' : part.name });
 }
 
-// The nodes that do not answer, and since when: without their slots they would be missing.
-function Silent({ fleet }) {
-  const silent = Object.entries(fleet.nodes).filter(([, node]) => !node.answers);
-  const row = ([instance, node]) => html`<li key=${instance} class="bad" data-silent=${instance}>
+// The nodes that do not answer, and since when: without their slots they would be missing. Then every node with a problem;
+// its page has the sentences.
+function Problems({ fleet }) {
+  const nodes = Object.entries(fleet.nodes);
+  const rows = [
+    ...nodes.filter(([, node]) => !node.answers).map((row) => silentRow(row, fleet)),
+    ...nodes.filter(([, node]) => node.answers && node.problem_sentence).map(problemRow),
+  ];
+  if (!rows.length) return html`<p id="problems" class="quiet">No problem.</p>`;
+  return html`<ol id="problems" class="problems" aria-label="nodes with problems">${rows.slice(0, MOST_PROBLEMS)}</ol>
+    ${
+      rows.length > MOST_PROBLEMS &&
+      html`<details class="more">
+      <summary>${rows.length - MOST_PROBLEMS} more</summary>
+      <ol class="problems">${rows.slice(MOST_PROBLEMS)}</ol>
+    </details>`
+    }`;
+}
+
+const silentRow = ([instance, node], fleet) =>
+  html`<li key=${instance} class="bad" data-silent=${instance}>
     <span class="mark bad">silent</span>
     <p><b><bdi>${node.name}</bdi></b> not answering ${sinceOf(node, fleet)}</p>
   </li>`;
-  if (!silent.length) return null;
-  return html`<ol class="problems" aria-label="nodes that do not answer">${silent.slice(0, MOST_SILENT).map(row)}</ol>
-    ${silent.length > MOST_SILENT && html`<details class="more"><summary>${silent.length - MOST_SILENT} more</summary><ol class="problems">${silent.slice(MOST_SILENT).map(row)}</ol></details>`}`;
+
+function problemRow([instance, node]) {
+  const name = html`<b><bdi>${node.name}</bdi></b>`;
+  return html`<li key=${instance} class="warn" data-problems-of=${instance}>
+    <span class="mark warn">problem</span>
+    <p>${node.page_url ? html`<a href="${node.page_url}#problems">${name}</a>` : name}: ${node.problem_sentence}</p>
+  </li>`;
 }
 
 function sinceOf(node, fleet) {
@@ -157,9 +198,15 @@ function countBy(slots, field) {
 function Tools({ slots, view }) {
   const models = [...countBy(slots, 'model').keys()].filter(Boolean).sort();
   const users = [...new Set(slots.flatMap((slot) => slot.holders))].sort();
-  const states = [...STATES.filter((name) => name === view.state || slots.some((slot) => slot.state === name)), ...QUEUED.filter((name) => name === view.state || slots.some((slot) => slot[name] > 0))];
+  const states = [
+    ...STATES.filter((name) => name === view.state || slots.some((slot) => slot.state === name)),
+    ...QUEUED.filter((name) => name === view.state || slots.some((slot) => slot[name] > 0)),
+  ];
   return html`<div class="tools">
-    <${Choice} label="order" options=${[['state', 'Free first'], ['node', 'By node']]} value=${view.by} onPick=${(by) => choose({ by })} />
+    <${Choice} label="order" options=${[
+      ['state', 'Free first'],
+      ['node', 'By node'],
+    ]} value=${view.by} onPick=${(by) => choose({ by })} />
     <label class="field">State <select name="state" value=${view.state} onChange=${(event) => choose({ state: event.target.value })}>
       <option value="">all</option>
       ${states.map((name) => html`<option key=${name} value=${name}>${word(name)}</option>`)}
@@ -168,7 +215,14 @@ function Tools({ slots, view }) {
       <option value="">all</option>
       ${models.map((model) => html`<option key=${model} value=${model}>${short(model)}</option>`)}
     </select></label>
-    <label class="field">User <input type="search" name="user" list="users" autocomplete="off" value=${view.user} onInput=${(event) => choose({ user: event.target.value })} /></label>
+    <label class="field">User <input
+      type="search"
+      name="user"
+      list="users"
+      autocomplete="off"
+      value=${view.user}
+      onInput=${(event) => choose({ user: event.target.value })}
+    /></label>
     <datalist id="users">${users.map((user) => html`<option key=${user} value=${user}></option>`)}</datalist>
   </div>`;
 }
@@ -177,7 +231,8 @@ const short = (model) => model.replace(/^NVIDIA /, '').replace(/^(GeForce|Tesla)
 
 function ByState({ fleet, slots, counts }) {
   return STATES.filter((name) => slots.some((slot) => slot.state === name)).map(
-    (name) => html`<div key=${name} class="group" data-group=${name}>
+    (name) =>
+      html`<div key=${name} class="group" data-group=${name}>
       <h3><span class="state ${name}">${word(name)}</span> ${count(counts.get(name))}</h3>
       <${Cells} fleet=${fleet} slots=${slots.filter((slot) => slot.state === name)} named=${true} label=${word(name)} />
     </div>`,
@@ -198,8 +253,12 @@ function ByNode({ fleet, slots }) {
         const node = fleet.nodes[instance];
         const own = byNode.get(instance).sort((a, b) => natural(a.slot, b.slot));
         const free = own.filter((slot) => slot.state === 'free').length;
+        const counted = `${free} of ${plural(own.length, 'slot')} free`;
         return html`<div key=${instance} class="group" data-node=${instance}>
-          <h3><bdi>${node.name}</bdi> <span class="quiet">${[short(own[0].model), `${free} of ${plural(own.length, 'slot')} free`].filter(Boolean).join(', ')}</span></h3>
+          <h3>
+            <bdi>${node.name}</bdi>
+            ${' '}<span class="quiet">${[short(own[0].model), counted].filter(Boolean).join(', ')}</span>
+          </h3>
           <${Cells} fleet=${fleet} slots=${own} named=${false} label=${node.name} />
         </div>`;
       })}
@@ -230,7 +289,8 @@ function holders({ holders: names, hidden_holders: others }) {
 function amountOf(slot, node, fleet) {
   if (slot.state === 'free') return slot.memory_free_bytes === null ? '' : bytes(slot.memory_free_bytes);
   if (slot.state === 'held_idle') return slot.idle_s === null ? '' : largest(slot.idle_s);
-  if (slot.state === 'silent') return node.last_seen_unix_s === null ? '> 1 h' : largest(fleet.time_unix_s - node.last_seen_unix_s);
+  if (slot.state === 'silent')
+    return node.last_seen_unix_s === null ? '> 1 h' : largest(fleet.time_unix_s - node.last_seen_unix_s);
   return slot.state === 'busy' ? percent(slot.utilization_ratio) : '';
 }
 
@@ -247,7 +307,10 @@ function detailOf(slot, named) {
 
 // Few elements: there are thousands of cells.
 function cellOf(slot, node, named, amount, detail) {
-  const title = `${node.name} GPU ${slot.slot}, ${[slot.model, slot.profile].filter(Boolean).join(' ')}: ${word(slot.state)}${slot.holders.length ? ` by ${slot.holders.join(', ')}` : ''}; ${percent(slot.utilization_ratio)} busy, ${bytes(slot.memory_free_bytes)} of ${bytes(slot.memory_total_bytes)} free`;
+  const model = [slot.model, slot.profile].filter(Boolean).join(' ');
+  const by = slot.holders.length ? ` by ${slot.holders.join(', ')}` : '';
+  const memory = `${bytes(slot.memory_free_bytes)} of ${bytes(slot.memory_total_bytes)} free`;
+  const title = `${node.name} GPU ${slot.slot}, ${model}: ${word(slot.state)}${by}; ${percent(slot.utilization_ratio)} busy, ${memory}`;
   const inside = html`${named ? html`<b><span>${node.name}</span>${` · ${slot.slot}`}</b>` : html`<b>${slot.slot}</b>`}
     <span class="amount">${amount}</span><span class="detail">${detail}</span>
     ${slot.utilization_ratio > 0 && html`<i style=${{ width: `${100 * Math.min(1, slot.utilization_ratio)}%` }}></i>`}`;

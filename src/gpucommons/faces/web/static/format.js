@@ -44,7 +44,12 @@ export const count = (value) => (isNumber(value) ? String(value) : MISSING);
 export const score = (value) => (isNumber(value) ? value.toFixed(1) : MISSING);
 export const load = (value) => (isNumber(value) ? value.toFixed(1) : MISSING);
 
-const UNITS = [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]];
+const UNITS = [
+  ['d', 86400],
+  ['h', 3600],
+  ['min', 60],
+  ['s', 1],
+];
 
 // The two largest units that are not 0: 3 min 20 s, 2 h, 1 d 4 h.
 export function duration(seconds) {

@@ -42,7 +42,7 @@ export class Lazy extends Component {
     return this.passed % PATIENCE === 0;
   }
 
-  render({ tag, draw }) {
-    return h(tag, { ref: (holder) => (this.holder = holder || this.holder) }, draw());
+  render({ tag, kind, draw }) {
+    return h(tag, { class: kind, ref: (holder) => (this.holder = holder || this.holder) }, draw());
   }
 }

@@ -7,7 +7,8 @@ const RETRY_MS = [1000, 2000, 4000, 8000];
 
 // A name may contain marks that change the direction of text and imitate another name: they are escaped.
 const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
-const parse = (text) => JSON.parse(text.replace(TURNS, (mark) => `\\\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`));
+const parse = (text) =>
+  JSON.parse(text.replace(TURNS, (mark) => `\\\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`));
 
 export class Live {
   // onDocument(document, isWhole); onLink('live' | 'lost' | 'paused', since)

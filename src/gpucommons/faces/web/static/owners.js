@@ -99,7 +99,8 @@ export function lit(document, focus) {
   const uid = uidOf(document, focus);
   for (const id of Object.keys(known)) {
     const client = known[id];
-    const own = [client.pid, ...client.processes].some((pid) => pids.has(pid)) || pods.has(`${client.namespace}/${client.pod}`);
+    const own =
+      [client.pid, ...client.processes].some((pid) => pids.has(pid)) || pods.has(`${client.namespace}/${client.pod}`);
     if (own || (uid !== null && String(client.uid) === uid)) clients.add(id);
   }
   return { owners, accounts, processes, clients };
@@ -107,7 +108,9 @@ export function lit(document, focus) {
 
 function uidOf(document, focus) {
   if (focus.by === 'user') {
-    const own = Object.values((document.who && document.who.processes) || {}).find((row) => row.account === focus.id && !row.pod);
+    const own = Object.values((document.who && document.who.processes) || {}).find(
+      (row) => row.account === focus.id && !row.pod,
+    );
     return own && own.uid !== null ? String(own.uid) : null;
   }
   const owner = focus.by === 'owner' && document.who && document.who.owners[focus.id];

@@ -16,14 +16,15 @@ import { Who } from './sections/who.js';
 import { Turns } from './sections/turns.js';
 import { Accounts } from './sections/accounts.js';
 import { Events } from './sections/events.js';
-import { CHARTS, History } from './sections/history.js';
+import { CHARTS, History, rangeFor } from './sections/history.js';
+import { HostUse } from './host_use.js';
 
 const SECTIONS = [
   ['gpus', 'GPUs'],
+  ['accounts', 'Accounts'],
+  ['queue', 'Queue'],
   ['who', 'Who'],
   ['turns', 'Turns'],
-  ['queue', 'Queue'],
-  ['accounts', 'Accounts'],
   ['events', 'Events'],
   ['history', 'History'],
   ['node', 'Node'],
@@ -37,7 +38,11 @@ const state = {
   turn: 0,
   ...fromAddress(window.location.search),
   most: mostColumns(),
+  narrow: isNarrow(),
   recent: new Recent('gpu_utilization_ratio', '5m', 300),
+  // The range of the charts until the viewer chooses one: that of the readings that there are.
+  range: '1h',
+  hostUse: {},
   charts: new Map(),
   loading: [],
 };
@@ -46,10 +51,12 @@ const root = document.getElementById('page');
 let drawing = 0;
 
 function draw() {
-  drawing = drawing || requestAnimationFrame(() => {
-    drawing = 0;
-    render(html`<${Page} ...${state} />`, root);
-  });
+  drawing =
+    drawing ||
+    requestAnimationFrame(() => {
+      drawing = 0;
+      render(html`<${Page} ...${state} />`, root);
+    });
 }
 
 function change(part) {
@@ -62,7 +69,11 @@ function choose(part) {
   change({ ...part, turn: state.turn + 1 });
   window.history.replaceState(null, '', window.location.pathname + toAddress(state) + window.location.hash);
 }
-const onView = (part) => choose({ who: { ...state.who, all: false, ...part } });
+function onView(part) {
+  choose({ who: { ...state.who, all: false, ...part } });
+  hostUse.watch(state.who.by === 'process');
+}
+const hostUse = new HostUse((found) => change({ hostUse: found }));
 const onFocus = (focus) => choose({ focus: state.focus && focus && state.focus.id === focus.id ? null : focus });
 const onPeriod = (period) => choose({ period });
 const onChoose = (name) => choose({ show: name === state.show ? '' : name });
@@ -81,10 +92,21 @@ function fixedRange({ range, end, from, to }) {
   return until ? { from: until - seconds(range), to: until } : null;
 }
 
+// The same object while nothing changes: parts that snapshots do not change are compared by it.
+let lastView = { history: null, range: '', view: null };
+
+function historyView({ history, range }) {
+  if (history.range) return history;
+  if (lastView.history !== history || lastView.range !== range)
+    lastView = { history, range, view: { ...history, range } };
+  return lastView.view;
+}
+
 // A chart shows its last range until the new one has been loaded.
 async function loadCharts() {
-  const fixed = fixedRange(state.history);
-  const loading = (state.loading = CHARTS.map(({ series }) => new Recent(series, state.history.range, CHART_POINTS, fixed)));
+  const view = historyView(state);
+  const fixed = fixedRange(view);
+  const loading = (state.loading = CHARTS.map(({ series }) => new Recent(series, view.range, CHART_POINTS, fixed)));
   for (const chart of loading) {
     await chart.load();
     if (state.loading !== loading) return;
@@ -94,26 +116,34 @@ async function loadCharts() {
 }
 
 function onDocument(found, isWhole) {
+  const range = rangeFor(found);
+  const outgrown = !state.history.range && range !== state.range;
+  state.range = range;
   if (isWhole) {
     // After a pause or a loss, missing readings are loaded from the agent's memory.
     state.recent.load().then(draw);
+    loadCharts();
+  } else if (outgrown) {
     loadCharts();
   } else {
     state.recent.add(found);
     for (const chart of state.charts.values()) chart.add(found);
   }
-  announce(found);
   change({ document: found });
+  announce();
 }
 
 // The sentence in the title of the tab, and its gravest colour in the icon.
 const icon = window.document.querySelector('link[rel=icon]');
 const ICONS = { bad: '/static/icon-bad.svg', warning: '/static/icon-warning.svg' };
 
-function announce({ summary, hostname }) {
-  const title = `${summary.sentence} · ${hostname}`;
+function announce() {
+  if (!state.document) return;
+  const { summary, hostname } = state.document;
+  const lost = state.link === 'lost';
+  const title = `${lost ? 'connection lost' : summary.sentence} · ${hostname}`;
   if (window.document.title !== title) window.document.title = title;
-  const href = ICONS[summary.tone] || '/static/icon.svg';
+  const href = ICONS[lost ? 'bad' : summary.tone] || '/static/icon.svg';
   if (icon.getAttribute('href') !== href) icon.setAttribute('href', href);
 }
 
@@ -123,10 +153,20 @@ function mostColumns() {
   return Math.max(1, Math.floor((window.innerWidth - 2.2 * rem) / (18.3 * rem)));
 }
 
-window.addEventListener('resize', () => mostColumns() !== state.most && change({ most: mostColumns(), turn: state.turn + 1 }));
+// As narrow as a phone: as in the style sheet.
+function isNarrow() {
+  return window.innerWidth <= 640;
+}
+
+window.addEventListener('resize', () => {
+  const shape = { most: mostColumns(), narrow: isNarrow() };
+  if (shape.most !== state.most || shape.narrow !== state.narrow) change({ ...shape, turn: state.turn + 1 });
+});
 
 function onLink(link) {
-  if (link !== state.link) change({ link, lostAt: Date.now() });
+  if (link === state.link) return;
+  change({ link, lostAt: Date.now() });
+  announce();
 }
 
 // While the connection is lost, only the seconds since then are updated.
@@ -142,32 +182,55 @@ function Page(props) {
   const { document: found, focus } = props;
   if (!found) {
     return html`<header class="bar"><p class="mark">gpucommons</p></header>
-      <main><p class="quiet" role="status">${props.link === 'lost' ? 'The agent does not answer. Trying again …' : 'Connecting to the agent …'}</p></main>`;
+      <main>
+        <p class="quiet" role="status">
+          ${props.link === 'lost' ? 'The agent does not answer. Trying again …' : 'Connecting to the agent …'}
+        </p>
+      </main>`;
   }
   const bright = lit(found, focus);
   const chosen = found.summary.parts.find((part) => part.name === props.show && part.slots.length) || null;
   return html`<a class="skip" href="#gpus">Skip to the readings</a>
     <${Header} ...${props} />
     <main class=${classes(props.link !== 'live' && 'old')} data-sequence=${found.sequence}>
-      ${[
-        () => html`<${Now} document=${found} chosen=${chosen} onChoose=${onChoose} />`,
-        () => html`<${Gpus} document=${found} recent=${props.recent} turn=${props.turn} lit=${bright} chosen=${chosen} most=${props.most} onFocus=${onFocus} />`,
-        () => html`<${Who} document=${found} view=${props.who} turn=${props.turn} lit=${bright} onView=${onView} onFocus=${onFocus} />`,
-        () => html`<${Turns} document=${found} lit=${bright} onFocus=${onFocus} />`,
-        () => html`<${Queue} document=${found} lit=${bright} />`,
-        () => html`<${Accounts} document=${found} period=${props.period} lit=${bright} onPick=${onPeriod} onFocus=${onFocus} />`,
-        () => html`<${Events} document=${found} />`,
-        () => html`<${History} document=${found} charts=${props.charts} view=${props.history} onView=${onHistory} onRange=${onRange} />`,
-        () => html`<${Node} document=${found} />`,
-      ].map((section, at) => html`<${Lazy} key=${at} tag="div" turn=${props.turn} draw=${section} />`)}
+      ${sections(props, chosen, bright).map(
+        ([name, draw]) => html`<${Lazy} key=${name} tag="div" kind="part-${name}" turn=${props.turn} draw=${draw} />`,
+      )}
     </main>
+    ${props.link === 'lost' && html`<${LinkLost} found=${found} lostAt=${props.lostAt} />`}
     <footer class="quiet">
       snapshot <span id="sequence">${found.sequence}</span> · <a href="/metrics">metrics</a> · <a href="/api/v1/openapi.json">API</a> ·
       ${' '}<a href="/plain">sources</a> · <a href="/glossary">glossary</a>
     </footer>`;
 }
 
-function Header({ document: found, link, lostAt, focus }) {
+// In the order of the questions: what is wrong, free, idle; which GPUs do what; what it costs; what waits; who and how.
+function sections({ document: found, ...props }, chosen, bright) {
+  const view = historyView(props);
+  const shared = { document: found, turn: props.turn, lit: bright, onFocus };
+  const charted = { document: found, charts: props.charts, narrow: props.narrow };
+  return [
+    ['now', () => html`<${Now} document=${found} chosen=${chosen} onChoose=${onChoose} />`],
+    ['gpus', () => html`<${Gpus} ...${shared} recent=${props.recent} chosen=${chosen} most=${props.most} />`],
+    ['accounts', () => html`<${Accounts} ...${shared} period=${props.period} onPick=${onPeriod} />`],
+    ['queue', () => html`<${Queue} document=${found} lit=${bright} narrow=${props.narrow} />`],
+    ['who', () => html`<${Who} ...${shared} view=${props.who} hostUse=${props.hostUse} onView=${onView} />`],
+    ['turns', () => html`<${Turns} ...${shared} />`],
+    ['events', () => html`<${Events} document=${found} />`],
+    ['history', () => html`<${History} ...${{ ...charted, view, onRange }} onView=${onHistory} />`],
+    ['node', () => html`<${Node} document=${found} />`],
+  ];
+}
+
+// Lies over the page, so that nothing on it moves.
+function LinkLost({ found, lostAt }) {
+  const now = Date.now() / 1000;
+  return html`<p class="link-lost" role="alert">
+    Connection lost ${duration(now - lostAt / 1000)} ago; shown as of ${clock(found.time_unix_s, now)}. Trying again …
+  </p>`;
+}
+
+function Header({ document: found, link, focus }) {
   const firing = found.alerts ? Object.values(found.alerts).filter((alert) => alert.state === 'active').length : 0;
   return html`<header class="bar">
     <p class="mark">gpucommons</p>
@@ -175,18 +238,27 @@ function Header({ document: found, link, lostAt, focus }) {
     ${found.simulated && html`<p class="simulated">SIMULATED: ${found.simulated}</p>`}
     <nav aria-label="sections">
       <ul>${root.dataset.fleet && html`<li key="fleet"><a href=${root.dataset.fleet}>Fleet</a></li>`}
-        ${SECTIONS.map(([id, title]) => html`<li key=${id}><a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count" title="alerts that fire">${firing}</span>` : ''}</a></li>`)}</ul>
+        ${SECTIONS.map(
+          ([id, title]) =>
+            html`<li key=${id}>
+            <a href="#${id}">${title}${id === 'events' && firing ? html` <span class="count">${firing}</span>` : ''}</a>
+          </li>`,
+        )}</ul>
     </nav>
-    ${focus &&
-    html`<p class="focus"><span>only <bdi>${focus.label}</bdi></span> <button type="button" aria-label="show all owners again" onClick=${() => onFocus(null)}>×</button></p>`}
+    ${
+      focus &&
+      html`<p class="focus">
+      <span>only <bdi>${focus.label}</bdi></span>
+      <button type="button" aria-label="show all owners again" onClick=${() => onFocus(null)}>×</button>
+    </p>`
+    }
     <p class=${classes('link', link)} data-link=${link}>
       <span class="dot" aria-hidden="true"></span>
-      <span role="status">${link === 'live' ? 'live' : 'connection lost'}</span>
-      ${link !== 'live' &&
-      html`<span>${duration((Date.now() - lostAt) / 1000)} ago; shown as of ${clock(found.time_unix_s, Date.now() / 1000)}, trying again</span>`}
+      <span role="status">${link === 'live' ? 'live' : 'lost'}</span>
     </p>
   </header>`;
 }
 
+hostUse.watch(state.who.by === 'process');
 new Live('/api/v1/stream', onDocument, onLink);
 draw();

@@ -5,7 +5,9 @@ import { colour } from './owners.js';
 // A bar from 0 to 1, hidden from screen readers since the number is next to it. `level` is '', 'warn' or 'bad'.
 export function Bar({ ratio, level }) {
   const width = Math.min(Math.max(ratio || 0, 0), 1) * 100;
-  return html`<div class=${classes('meter', level)} aria-hidden="true"><div class="fill" style=${{ width: `${width.toFixed(1)}%` }}></div></div>`;
+  return html`<div class=${classes('meter', level)} aria-hidden="true">
+    <div class="fill" style=${{ width: `${width.toFixed(1)}%` }}></div>
+  </div>`;
 }
 
 // Values of the last minutes as a line, 0 to 1, with gaps for missing readings.
@@ -69,7 +71,10 @@ export function Hidden({ document, section }) {
 const MOST_SWATCHES = 3;
 
 // The colours of several owners, such as those of one account. A function and no component: long tables have many.
-export const swatches = (names) => names.slice(0, MOST_SWATCHES).map((name) => html`<span key=${name} class="swatch ${colour(name)}" aria-hidden="true"></span>`);
+export const swatches = (names) =>
+  names
+    .slice(0, MOST_SWATCHES)
+    .map((name) => html`<span key=${name} class="swatch ${colour(name)}" aria-hidden="true"></span>`);
 
 export function Swatch({ name }) {
   return html`<span class=${classes('swatch', name)} aria-hidden="true"></span>`;

@@ -9,7 +9,7 @@ const NODE_VALUES = {
   memory_used_ratio: (node) => ratioUsed(node.memory),
 };
 const GPU_VALUES = {
-  gpu_utilization_ratio: (gpu) => gpu.utilization_ratio,
+  gpu_utilization_ratio: (gpu) => gpu.use_ratio,
   gpu_memory_used_bytes: (gpu) => gpu.memory_used_bytes,
   gpu_power_watts: (gpu) => gpu.power_watts,
   gpu_temperature_celsius: (gpu) => gpu.temperature_celsius,
@@ -64,7 +64,10 @@ export class Recent {
     const known = ([, column]) => column.findIndex((value) => value !== null);
     const start = Math.min(length, ...columns.map(known).filter((at) => at >= 0));
     this.step = found.step_s;
-    this.times = Array.from({ length: length - start }, (_, at) => found.start_unix_s + (start + at + 1) * found.step_s);
+    this.times = Array.from(
+      { length: length - start },
+      (_, at) => found.start_unix_s + (start + at + 1) * found.step_s,
+    );
     this.columns = new Map(columns.map(([subject, column]) => [subject, column.slice(start)]));
     this.kept = found.kept;
     this.source = found.source;

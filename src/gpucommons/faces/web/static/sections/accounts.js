@@ -4,18 +4,24 @@ import { Absent, Bar, Choice, Hidden, isHidden, Section, swatches } from '../par
 import { hours, kilowattHours, mass, money, percent } from '../format.js';
 import { ownersByAccount } from '../owners.js';
 
-export const PERIODS = [['today', 'Today'], ['7d', '7 days'], ['30d', '30 days']];
+export const PERIODS = [
+  ['today', 'Today'],
+  ['7d', '7 days'],
+  ['30d', '30 days'],
+];
 
 export function Accounts({ document, period, lit, onPick, onFocus }) {
   const { accounts } = document;
   const hidden = isHidden(document, 'accounts');
   if (!accounts || !accounts[period]) {
     return html`<${Section} id="accounts" title="Accounts">
-      ${hidden
-        ? html`<${Hidden} document=${document} section="accounts" />`
-        : accounts
-        ? html`<p class="quiet">The ledger is empty.</p>`
-        : html`<${Absent} document=${document} source="accounts" otherwise="No ledger is kept on this node." />`}
+      ${
+        hidden
+          ? html`<${Hidden} document=${document} section="accounts" />`
+          : accounts
+            ? html`<p class="quiet">The ledger is empty.</p>`
+            : html`<${Absent} document=${document} source="accounts" otherwise="No ledger is kept on this node." />`
+      }
     </${Section}>`;
   }
   const shown = accounts[period];
@@ -32,7 +38,7 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
     word="held"
     tools=${html`<${Choice} label="period" options=${PERIODS} value=${period} onPick=${onPick} />`}
   >
-    <div class="scroll" tabindex="0" role="region" aria-label="GPU-hours by user">
+    <div class="scroll rolled" tabindex="0" role="region" aria-label="GPU-hours by user">
       <table class="rows accounts">
         <caption class="hidden">GPU-hours, energy and cost by user, ${period}</caption>
         <thead>
@@ -44,30 +50,54 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
             <th scope="col" class="number">Used</th>
             <th scope="col" class="wide">Idle share</th>
             <th scope="col" class="number">Energy</th>
-            ${'cost' in shown.total && html`<th scope="col" class="number">Cost${shown.currency ? ' ' + shown.currency : ''}</th>`}
+            ${
+              'cost' in shown.total &&
+              html`<th scope="col" class="number">Cost${shown.currency ? ' ' + shown.currency : ''}</th>`
+            }
             ${'co2_g' in shown.total && html`<th scope="col" class="number">CO₂</th>`}
           </tr>
         </thead>
         <tbody>
-          ${users.map((user) => html`<${User} key=${user} name=${user} row=${shown.users[user]} most=${most} owners=${owners.get(user) || [user]} lit=${lit} onFocus=${onFocus} />`)}
+          ${users.map(
+            (user) =>
+              html`<${User}
+                key=${user}
+                name=${user}
+                row=${shown.users[user]}
+                most=${most}
+                owners=${owners.get(user) || [user]}
+                lit=${lit}
+                onFocus=${onFocus}
+              />`,
+          )}
         </tbody>
         <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${shown.total} total=${true} /></tfoot>
       </table>
     </div>
     ${shown.total.unpriced_gpu_hours > 0 && html`<p class="quiet">Without a price: ${hours(shown.total.unpriced_gpu_hours)}.</p>`}
     <${Hidden} document=${document} section="accounts" />
-    ${!users.length && html`<p class="quiet">${hidden ? 'You held no GPU in this period.' : 'No GPU was held in this period.'}</p>`}
+    ${
+      !users.length &&
+      html`<p class="quiet">${hidden ? 'You held no GPU in this period.' : 'No GPU was held in this period.'}</p>`
+    }
   </${Section}>`;
 }
 
 function User({ name, row, most, total, owners, lit, onFocus }) {
   const used = row.held_gpu_hours ? row.active_gpu_hours / row.held_gpu_hours : null;
   const bright = lit && !total && lit.accounts.has(name);
-  return html`<tr class=${classes(bright && 'lit', lit && !bright && 'dim')} data-user=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
+  const focus = () => onFocus({ by: 'user', id: name, label: name });
+  return html`<tr
+    class=${classes(bright && 'lit', lit && !bright && 'dim')}
+    data-user=${total ? undefined : name}
+    data-total=${total ? 'yes' : undefined}
+  >
     <th scope="row" class="name">
-      ${total
-        ? html`<bdi>${name}</bdi>`
-        : html`<div>${swatches(owners)}<button type="button" onClick=${() => onFocus({ by: 'user', id: name, label: name })}><bdi>${name}</bdi></button></div>`}
+      ${
+        total
+          ? html`<bdi>${name}</bdi>`
+          : html`<div>${swatches(owners)}<button type="button" onClick=${focus}><bdi>${name}</bdi></button></div>`
+      }
     </th>
     <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
     <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>

@@ -3,21 +3,31 @@ import { html, classes } from '../html.js';
 import { Absent, Hidden, isHidden, Section } from '../parts.js';
 import { clock, duration, words } from '../format.js';
 
-const GRAVE = new Set(['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked', 'lease.trespasser', 'lease.trespasser_paused', 'resource.oom_kill']);
+const GRAVE = new Set([
+  ...['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked'],
+  ...['lease.trespasser', 'lease.trespasser_paused', 'resource.oom_kill'],
+]);
 
 export function Events({ document }) {
+  const firing = document.alerts && Object.keys(document.alerts).length > 0;
   return html`<${Section} id="events" title="Events and alerts">
-    <div class="columns">
-      <div><h3>Alerts</h3><${Alerts} document=${document} /></div>
-      <div><h3>Events</h3><${Recent} document=${document} /></div>
-    </div>
+    ${
+      firing
+        ? html`<div class="columns">
+          <div><h3>Alerts</h3><${Alerts} document=${document} /></div>
+          <div><h3>Events</h3><${Recent} document=${document} /></div>
+        </div>`
+        : html`<${Alerts} document=${document} /><${Recent} document=${document} />`
+    }
   </${Section}>`;
 }
 
 function Alerts({ document }) {
   const { alerts } = document;
   if (!alerts) {
-    return html`<${Absent} document=${document} source="alertmanager" otherwise="No Alertmanager is configured (alerts.alertmanager_url)." />`;
+    const source = document.node.sources.alertmanager;
+    if (source) return html`<${Absent} document=${document} source="alertmanager" otherwise=${source.detail} />`;
+    return html`<p class="quiet">No Alertmanager is configured (alerts.alertmanager_url).</p>`;
   }
   const ids = Object.keys(alerts).sort((a, b) => (alerts[b].since_unix_s || 0) - (alerts[a].since_unix_s || 0));
   if (!ids.length) return html`<p class="quiet">No alert is firing.</p>`;
@@ -42,19 +52,22 @@ function Alerts({ document }) {
 
 // Identities are for programs; an owner that equals the user is not repeated.
 const IDENTITIES = /_id$|^uuid$|^pci$/;
-const isShown = (name, { details, user }) => details[name] && !IDENTITIES.test(name) && !(name === 'owner' && details[name] === user);
+const isShown = (name, { details, user }) =>
+  details[name] && !IDENTITIES.test(name) && !(name === 'owner' && details[name] === user);
 const short = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
 
 function Recent({ document }) {
   const { events } = document;
-  if (!events) return html`<${Absent} document=${document} source="event_log" otherwise="There is no event log on this node." />`;
+  if (!events)
+    return html`<${Absent} document=${document} source="event_log" otherwise="There is no event log on this node." />`;
   const ids = Object.keys(events).sort((a, b) => events[b].time_unix_s - events[a].time_unix_s || (a < b ? 1 : -1));
   if (!ids.length) {
     return isHidden(document, 'events')
       ? html`<${Hidden} document=${document} section="events" />`
       : html`<p class="quiet">There are no events.</p>`;
   }
-  return html`<${Hidden} document=${document} section="events" /><ol class="list scroll tall" tabindex="0" aria-label="events, newest first">
+  return html`<${Hidden} document=${document} section="events" />
+    <ol class="list scroll tall" tabindex="0" aria-label="events, newest first">
     ${ids.map((id) => {
       const event = events[id];
       return html`<li key=${id} data-event=${id}>
@@ -64,7 +77,7 @@ function Recent({ document }) {
           ${event.user && html` <bdi>${event.user}</bdi>`}
           ${Object.keys(event.details)
             .filter((name) => isShown(name, event))
-            .map((name) => html` <span class="quiet">${words(name)} <bdi title=${event.details[name]}>${short(event.details[name])}</bdi></span>`)}
+            .map((name) => html` <span class="quiet">${words(name)} <bdi>${short(event.details[name])}</bdi></span>`)}
         </p>
       </li>`;
     })}

@@ -5,10 +5,13 @@ import { Chart, lineClasses } from '../chart.js';
 import { Still } from '../lazy.js';
 import { Choice, Section } from '../parts.js';
 import { bytes, celsius, clock, duration, percent, watts } from '../format.js';
-import { NODE, valuesNow } from '../recent.js';
+import { NODE, seconds, valuesNow } from '../recent.js';
 
 const distinct = (gpus, name, word, show) =>
-  [...new Set(gpus.map((gpu) => gpu[name]).filter(Boolean))].map((value) => ({ value, label: `${word} ${show(value)}` }));
+  [...new Set(gpus.map((gpu) => gpu[name]).filter(Boolean))].map((value) => ({
+    value,
+    label: `${word} ${show(value)}`,
+  }));
 
 export const CHARTS = [
   { label: 'CPU', series: 'cpu_utilization_ratio', show: percent, top: 1.02, node: true },
@@ -21,7 +24,12 @@ export const CHARTS = [
     binary: true,
     limits: (gpus) => distinct(gpus, 'memory_total_bytes', 'capacity', bytes),
   },
-  { label: 'GPU power', series: 'gpu_power_watts', show: watts, limits: (gpus) => distinct(gpus, 'power_limit_watts', 'limit', watts) },
+  {
+    label: 'GPU power',
+    series: 'gpu_power_watts',
+    show: watts,
+    limits: (gpus) => distinct(gpus, 'power_limit_watts', 'limit', watts),
+  },
   {
     label: 'GPU temperature',
     series: 'gpu_temperature_celsius',
@@ -30,10 +38,19 @@ export const CHARTS = [
   },
 ];
 const STATISTICS = ['now', 'least', 'mean', 'most'];
-const RANGES = [['15m', '15 minutes'], ['1h', '1 hour'], ['24h', '24 hours']];
-const LONGER = [['7d', '7 days'], ['30d', '30 days'], ['90d', '90 days']];
+const RANGES = [
+  ['5m', '5 minutes'],
+  ['15m', '15 minutes'],
+  ['1h', '1 hour'],
+  ['24h', '24 hours'],
+];
+const LONGER = [
+  ['7d', '7 days'],
+  ['30d', '30 days'],
+  ['90d', '90 days'],
+];
 
-export function History({ document, charts, view, onView, onRange }) {
+export function History({ document, charts, view, narrow, onView, onRange }) {
   const first = charts.values().next().value;
   const kept = first && first.kept;
   const beyond = kept && kept.beyond;
@@ -47,7 +64,12 @@ export function History({ document, charts, view, onView, onRange }) {
   // A snapshot must not overwrite what the viewer types.
   const tools = html`<${Still} on=${[view, beyond]} draw=${() => rangeTools(view, beyond, onRange)} />`;
   return html`<${Section} id="history" title="History" note=${keptNote(kept)} tools=${tools}>
-    <${Still} on=${[view, lines.length]} draw=${() => html`<${Legend} lines=${lines} view=${view} onView=${onView} onZoom=${onZoom} />`} />
+    <details class="more bare" open=${!narrow}>
+    <summary>Charts</summary>
+    <${Still}
+      on=${[view, lines.length]}
+      draw=${() => html`<${Legend} lines=${lines} view=${view} onView=${onView} onZoom=${onZoom} />`}
+    />
     <div class="charts">
       ${shown.map((chart) => {
         const recent = charts.get(chart.series);
@@ -61,18 +83,37 @@ export function History({ document, charts, view, onView, onRange }) {
           top=${chart.top}
           binary=${chart.binary}
           label=${chart.label}
-          note=${chart.node && html`<p class="note" data-subject=${NODE}>${statisticsOf(recent, NODE, now).map(([name, value]) => html`<span>${name} <b data-f=${name}>${chart.show(value)}</b></span>`)}</p>`}
+          note=${chart.node && html`<${NodeStatistics} recent=${recent} now=${now} show=${chart.show} />`}
           onZoom=${onZoom}
         />`;
       })}
-    </div>
-    ${lines.length > 0 && html`<${Statistics} document=${document} charts=${charts} shown=${shown.filter((chart) => !chart.node)} lines=${chosen} />`}
+    </div></details>
+    ${
+      lines.length > 0 &&
+      html`<details class="more">
+      <summary>Least, mean and most of each GPU</summary>
+      <${Statistics} document=${document} charts=${charts} shown=${shown.filter((chart) => !chart.node)} lines=${chosen} />
+    </details>`
+    }
   </${Section}>`;
+}
+
+const NodeStatistics = ({ recent, now, show }) =>
+  html`<p class="note" data-subject=${NODE}>
+  ${statisticsOf(recent, NODE, now).map(([name, value]) => html`<span>${name} <b data-f=${name}>${show(value)}</b></span>`)}
+</p>`;
+
+// The shortest range that has all readings of the agent: a longer one would be empty at its beginning.
+export function rangeFor(document) {
+  const { agent } = document.node;
+  const known = agent ? document.time_unix_s - agent.started_unix_s : Infinity;
+  return RANGES.map(([range]) => range).find((range) => seconds(range) >= known && seconds(range) <= 3600) || '1h';
 }
 
 const isShown = (view, index) => !view.lines.length || view.lines.includes(index);
 
-const statisticsOf = (recent, subject, now) => STATISTICS.map((name) => [name, name === 'now' ? now : recent.summary(subject)[name]]);
+const statisticsOf = (recent, subject, now) =>
+  STATISTICS.map((name) => [name, name === 'now' ? now : recent.summary(subject)[name]]);
 
 // The first click shows one GPU alone, the next ones add and remove GPUs.
 function toggled({ lines }, index) {
@@ -83,7 +124,8 @@ function Legend({ lines, view, onView, onZoom }) {
   return html`<div class="legend-line">
     <ul aria-label="GPUs in the charts">
       ${lines.map(
-        ({ id, label, index, at }) => html`<li key=${id}>
+        ({ id, label, index, at }) =>
+          html`<li key=${id}>
           <button
             type="button"
             class=${classes(!isShown(view, index) && 'off')}
@@ -93,9 +135,11 @@ function Legend({ lines, view, onView, onZoom }) {
         </li>`,
       )}
     </ul>
-    ${view.from
-      ? html`<p class="zoom">${spanOf(view)} <button type="button" onClick=${() => onZoom(0, 0)}>Reset zoom</button></p>`
-      : html`<p class="quiet by-mouse">Drag across a chart to zoom.</p>`}
+    ${
+      view.from
+        ? html`<p class="zoom">${spanOf(view)} <button type="button" onClick=${() => onZoom(0, 0)}>Reset zoom</button></p>`
+        : html`<p class="quiet by-mouse">Drag across a chart to zoom.</p>`
+    }
   </div>`;
 }
 
@@ -112,7 +156,8 @@ function Statistics({ document, charts, shown, lines }) {
       </thead>
       <tbody>
         ${lines.map(
-          ({ id, label }) => html`<tr key=${id} data-subject=${id}>
+          ({ id, label }) =>
+            html`<tr key=${id} data-subject=${id}>
             <th scope="row">${label}</th>
             ${shown.map(({ series, show }) =>
               statisticsOf(charts.get(series), id, now.get(series)[id]).map(
@@ -128,13 +173,16 @@ function Statistics({ document, charts, shown, lines }) {
 
 function rangeTools(view, beyond, onRange) {
   const ranges = beyond ? [...RANGES, ...LONGER] : RANGES;
-  return html`<${Choice} label="range" options=${ranges} value=${view.from ? '' : view.range} onPick=${(range) => onRange({ ...view, range, end: '', from: 0, to: 0 })} />
-    ${beyond &&
-    html`<form class="field" onSubmit=${(event) => submit(event, view, onRange)}>
+  const pick = (range) => onRange({ ...view, range, end: '', from: 0, to: 0 });
+  return html`<${Choice} label="range" options=${ranges} value=${view.from ? '' : view.range} onPick=${pick} />
+    ${
+      beyond &&
+      html`<form class="field" onSubmit=${(event) => submit(event, view, onRange)}>
       <label>range <input name="range" size="5" pattern="[1-9][0-9]*[smhd]" value=${view.range} /></label>
       <label>until <input name="end" type="datetime-local" value=${view.end} /></label>
       <button type="submit">Show</button>
-    </form>`}`;
+    </form>`
+    }`;
 }
 
 function submit(event, view, onRange) {

@@ -55,9 +55,11 @@ function Headroom({ health }) {
         </div>`;
       })}
     </dl>
-    ${health &&
-    health.completeness_ratio < 0.999 &&
-    html`<p class="quiet">from ${percent(health.completeness_ratio)} of the components; the others were not read</p>`}
+    ${
+      health &&
+      health.completeness_ratio < 0.999 &&
+      html`<p class="quiet">from ${percent(health.completeness_ratio)} of the components; the others were not read</p>`
+    }
   </div>`;
 }
 
@@ -96,7 +98,12 @@ function Pressure({ pressure }) {
     <table class="small">
       <caption class="hidden">Share of time that tasks were stalled on each resource</caption>
       <thead>
-        <tr><th scope="col"><span class="hidden">resource</span></th><th scope="col">10 s</th><th scope="col">1 min</th><th scope="col">5 min</th></tr>
+        <tr>
+          <th scope="col"><span class="hidden">resource</span></th>
+          <th scope="col">10 s</th>
+          <th scope="col">1 min</th>
+          <th scope="col">5 min</th>
+        </tr>
       </thead>
       <tbody>
         ${['cpu', 'memory', 'io'].map((name) => {

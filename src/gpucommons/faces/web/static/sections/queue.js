@@ -4,7 +4,11 @@ import { Absent, Hidden, Section } from '../parts.js';
 import { bytes, clock, duration, MISSING, plural } from '../format.js';
 import { colour } from '../owners.js';
 
-export function Queue({ document, lit }) {
+const WAITING = ['Request', 'Place', 'Expected wait', 'GPUs', 'Why', 'Waits for'];
+const LEASES = ['Lease', 'Slots', 'Ends in', 'Memory', 'Held for'];
+const RESERVED = ['Reserved for', 'GPUs', 'From', 'Until', 'Slots'];
+
+export function Queue({ document, lit, narrow }) {
   const { queue, time_unix_s: now } = document;
   if (!queue || queue.off) {
     return html`<${Section} id="queue" title="Queue">
@@ -15,40 +19,56 @@ export function Queue({ document, lit }) {
   const waiting = byTime(queue.waiting, 'position');
   const reservations = byTime(queue.reservations, 'from_unix_s');
   const note = `${plural(leases.length, 'lease')} · ${waiting.length} waiting · ${plural(reservations.length, 'reservation')}`;
+  const trespassed = leases.some(([, one]) => one.trespassers.length);
   const empty = !leases.length && !waiting.length && !reservations.length;
   return html`<${Section} id="queue" title="Queue" note=${note} word="lease">
     <${Hidden} document=${document} section="queue" />
-    ${empty && html`<p class="quiet">No lease, no waiting request, no reservation. To get a GPU for one command: gpucommons run -- COMMAND</p>`}
-    ${!empty && html`<${Spans} leases=${leases} waiting=${waiting} reservations=${reservations} lit=${lit} now=${now} />`}
-    ${waiting.length > 0 &&
-    html`<${Table} label="Waiting requests" columns=${['Request', 'Place', 'Expected wait', 'GPUs', 'Why', 'Waits for']} rows=${waiting.map(([id, one]) => [
-      id,
-      named(one),
-      one.position,
-      one.expected_start_unix_s === null ? MISSING : `≈ ${duration(one.expected_start_unix_s - now)}`,
-      one.gpus,
-      one.sentence,
-      duration(now - one.since_unix_s),
-    ])} />`}
-    ${leases.length > 0 &&
-    html`<${Table} label="Leases" columns=${['Lease', 'Slots', 'Ends in', 'Memory', 'Held for', 'Trespassers']} rows=${leases.map(([id, one]) => [
-      id,
-      named(one),
-      one.slots.join(' ') + (one.mps ? ` (MPS${one.sm_percent === null ? '' : ` ${one.sm_percent} %`})` : one.shared ? ' (shared)' : ''),
-      one.ends_unix_s === null ? 'no limit' : duration(one.ends_unix_s - now),
-      bytes(one.memory_bytes),
-      duration(now - one.since_unix_s),
-      one.trespassers.length ? html`<span class="mark bad">${one.trespassers.map((each) => `${each.user} ${each.process} (${each.pid})${measure(each)}`).join(', ')}</span>` : '',
-    ])} />`}
-    ${reservations.length > 0 &&
-    html`<${Table} label="Reservations" columns=${['Reserved for', 'GPUs', 'From', 'Until', 'Slots']} rows=${reservations.map(([id, one]) => [
-      id,
-      named(one),
-      one.gpus,
-      clock(one.from_unix_s, now),
-      clock(one.until_unix_s, now),
-      one.slots.join(' ') || MISSING,
-    ])} />`}
+    ${
+      empty &&
+      html`<p class="quiet">
+      No lease, no waiting request, no reservation. To get a GPU for one command: gpucommons run -- COMMAND
+    </p>`
+    }
+    ${!empty && !narrow && html`<${Spans} leases=${leases} waiting=${waiting} reservations=${reservations} lit=${lit} now=${now} />`}
+    ${
+      waiting.length > 0 &&
+      html`<${Table} label="Waiting requests" columns=${WAITING} rows=${waiting.map(([id, one]) => [
+        id,
+        named(one),
+        one.position,
+        one.expected_start_unix_s === null ? MISSING : `≈ ${duration(one.expected_start_unix_s - now)}`,
+        one.gpus,
+        one.sentence,
+        duration(now - one.since_unix_s),
+      ])} />`
+    }
+    ${
+      leases.length > 0 &&
+      html`<details class="more" open=${!narrow || trespassed}><summary>${plural(leases.length, 'lease')}</summary>
+    <${Table} label="Leases" columns=${trespassed ? [...LEASES, 'Trespassers'] : LEASES} rows=${leases.map(
+      ([id, one]) => [
+        id,
+        named(one),
+        one.slots.join(' ') +
+          (one.mps ? ` (MPS${one.sm_percent === null ? '' : ` ${one.sm_percent} %`})` : one.shared ? ' (shared)' : ''),
+        one.ends_unix_s === null ? 'no limit' : duration(one.ends_unix_s - now),
+        bytes(one.memory_bytes),
+        duration(now - one.since_unix_s),
+        ...(trespassed ? [html`<${Trespassers} trespassers=${one.trespassers} />`] : []),
+      ],
+    )} /></details>`
+    }
+    ${
+      reservations.length > 0 &&
+      html`<${Table} label="Reservations" columns=${RESERVED} rows=${reservations.map(([id, one]) => [
+        id,
+        named(one),
+        one.gpus,
+        clock(one.from_unix_s, now),
+        clock(one.until_unix_s, now),
+        one.slots.join(' ') || MISSING,
+      ])} />`
+    }
   </${Section}>`;
 }
 
@@ -62,7 +82,8 @@ function Table({ label, columns, rows }) {
       <thead><tr>${columns.map((title) => html`<th key=${title} scope="col">${title}</th>`)}</tr></thead>
       <tbody>
         ${rows.map(
-          ([id, name, ...cells]) => html`<tr key=${id} data-queue=${id}>
+          ([id, name, ...cells]) =>
+            html`<tr key=${id} data-queue=${id}>
             <th scope="row" class="name"><bdi>${name}</bdi></th>
             ${cells.map((cell, at) => html`<td key=${at} data-label=${columns[at + 1]}>${cell}</td>`)}
           </tr>`,
@@ -76,9 +97,29 @@ function Table({ label, columns, rows }) {
 // an end that is not known is the end of the line.
 function Spans({ leases, waiting, reservations, lit, now }) {
   const spans = [
-    ...leases.map(([id, one]) => ({ id, one, label: one.slots.join(' '), from: one.since_unix_s, until: one.ends_unix_s })),
-    ...waiting.map(([id, one]) => ({ id, one, label: 'waits', kind: 'waits', from: one.since_unix_s, until: one.expected_start_unix_s })),
-    ...reservations.map(([id, one]) => ({ id, one, label: 'reserved', kind: 'reserved', from: one.from_unix_s, until: one.until_unix_s })),
+    ...leases.map(([id, one]) => ({
+      id,
+      one,
+      label: one.slots.join(' '),
+      from: one.since_unix_s,
+      until: one.ends_unix_s,
+    })),
+    ...waiting.map(([id, one]) => ({
+      id,
+      one,
+      label: 'waits',
+      kind: 'waits',
+      from: one.since_unix_s,
+      until: one.expected_start_unix_s,
+    })),
+    ...reservations.map(([id, one]) => ({
+      id,
+      one,
+      label: 'reserved',
+      kind: 'reserved',
+      from: one.from_unix_s,
+      until: one.until_unix_s,
+    })),
   ];
   const from = Math.min(now - 600, ...spans.map((span) => span.from));
   const until = Math.max(now + 3600, ...spans.map((span) => span.until || 0));
@@ -88,13 +129,27 @@ function Spans({ leases, waiting, reservations, lit, now }) {
       const end = span.until === null ? until : span.until;
       return html`<p key=${id} class=${classes(lit && !lit.accounts.has(one.user) && 'dim')} data-span=${id}>
         <span class="label"><bdi>${named(one)}: ${label}</bdi></span>
-        <span class="track"><span class=${classes('span', colour(one.user), kind)} style=${{ left: `${place(span.from)}%`, width: `${Math.max(0.5, place(end) - place(span.from))}%` }}></span>
-          <span class="line" style=${{ left: `${place(now)}%` }}></span></span>
+        <span class="track">
+          <span
+            class=${classes('span', colour(one.user), kind)}
+            style=${{ left: `${place(span.from)}%`, width: `${Math.max(0.5, place(end) - place(span.from))}%` }}
+          ></span>
+          <span class="line" style=${{ left: `${place(now)}%` }}></span>
+        </span>
       </p>`;
     })}
-    <p class="axis" aria-hidden="true"><span class="label"></span><span class="ends"><span>${clock(from, now)}</span><span>${clock(until, now)}</span></span></p>
+    <p class="axis" aria-hidden="true">
+      <span class="label"></span>
+      <span class="ends"><span>${clock(from, now)}</span><span>${clock(until, now)}</span></span>
+    </p>
   </div>`;
 }
+
+const Trespassers = ({ trespassers }) =>
+  trespassers.length > 0 &&
+  html`<span class="mark bad">
+    ${trespassers.map((each) => `${each.user} ${each.process} (${each.pid})${measure(each)}`).join(', ')}
+  </span>`;
 
 function measure(trespasser) {
   if (trespasser.paused) return ', paused';

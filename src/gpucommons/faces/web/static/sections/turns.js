@@ -1,9 +1,11 @@
-// Turns on each shared GPU: past turns, the queue, why and how long clients wait, quotas and debts.
+// Turns on each shared GPU: past turns, the queue, why and how long clients wait, quotas and debts. GPUs on which no client
+// waits are folded into one line.
 import { html, classes } from '../html.js';
 import { Absent, Hidden, Section, Swatch } from '../parts.js';
-import { bytes, count, duration, MISSING } from '../format.js';
+import { bytes, count, duration, MISSING, plural } from '../format.js';
 import { clientOwners, colour } from '../owners.js';
 
+const OFF = 'The sharing scheduler does not run here; start it with: gpucommons up --share';
 const LONGEST_S = 600;
 const SHORTEST_S = 60;
 
@@ -11,25 +13,50 @@ export function Turns({ document, lit, onFocus }) {
   const { turns } = document;
   if (!turns) {
     return html`<${Section} id="turns" title="Turns">
-      <${Absent} document=${document} source="scheduler" otherwise="The sharing scheduler does not run here; start it with: gpucommons up --share" />
+      <${Absent} document=${document} source="scheduler" otherwise=${OFF} />
     </${Section}>`;
   }
   const gpus = Object.keys(turns.gpus)
     .filter((uuid) => clientsOf(turns, uuid).length || Object.keys(turns.gpus[uuid].timeline).length)
-    .sort((a, b) => (turns.gpus[a].index ?? 99) - (turns.gpus[b].index ?? 99));
+    .sort((a, b) => natural(nameOf(turns, a), nameOf(turns, b)));
   const ownerOf = clientOwners(document);
+  const owners = document.who ? document.who.owners : {};
+  const shared = (uuid) =>
+    html`<${Shared}
+      key=${uuid}
+      uuid=${uuid}
+      turns=${turns}
+      now=${document.time_unix_s}
+      ownerOf=${ownerOf}
+      lit=${lit}
+      owners=${owners}
+      onFocus=${onFocus}
+    />`;
+  const contended = gpus.filter((uuid) => isContended(turns, uuid));
+  const calm = gpus.filter((uuid) => !isContended(turns, uuid));
   const note = `${turns.on ? 'on' : 'off'} · ${turns.mode} · ${Object.keys(turns.clients).length} clients`;
   return html`<${Section} id="turns" title="Turns" note=${note} word="turn">
     <${Hidden} document=${document} section="turns" />
     ${!gpus.length && html`<p class="quiet">No client is connected.</p>`}
-    <div class="shared">
-      ${gpus.map((uuid) => html`<${Shared} key=${uuid} uuid=${uuid} turns=${turns} now=${document.time_unix_s} ownerOf=${ownerOf} lit=${lit} owners=${document.who ? document.who.owners : {}} onFocus=${onFocus} />`)}
-    </div>
+    ${contended.length > 0 && html`<div class="shared">${contended.map(shared)}</div>`}
+    ${
+      calm.length > 0 &&
+      html`<details class="more" data-calm=${calm.length}>
+      <summary>${plural(calm.length, 'GPU')} without contention</summary>
+      <div class="shared">${calm.map(shared)}</div>
+    </details>`
+    }
     <${Parked} parking=${turns.parking} now=${document.time_unix_s} />
     <${Arrivals} parking=${turns.parking} />
     <${LeftAlone} programs=${turns.left_alone} />
   </${Section}>`;
 }
+
+// Turns alternate within seconds: a GPU on which no client waits at this moment is still shared in turns.
+const isContended = (turns, uuid) => {
+  const { way, waiting, overloaded } = turns.gpus[uuid];
+  return overloaded || waiting.length > 0 || ['turns', 'measuring'].includes(way);
+};
 
 function Parked({ parking, now }) {
   const programs = parking ? Object.entries(parking.programs) : [];
@@ -37,9 +64,11 @@ function Parked({ parking, now }) {
   return html`<h3>Parked</h3>
     <ul class="quiet parked">
       ${programs.map(
-        ([key, one]) => html`<li key=${key} data-parked=${key}>
+        ([key, one]) =>
+          html`<li key=${key} data-parked=${key}>
           <bdi>${one.name}</bdi>: <b data-f="stage">${one.stage}</b> for ${duration(Math.max(0, now - one.since_unix_s))},
-          ${' '}<span data-f="host_bytes">${bytes(one.host_bytes)}</span> in host memory${one.waits ? html`; not back yet: ${one.waits}` : one.sentence ? html`; ${one.sentence}` : ''}
+          ${' '}<span data-f="host_bytes">${bytes(one.host_bytes)}</span> in host memory
+          ${one.waits ? html`; not back yet: ${one.waits}` : one.sentence ? html`; ${one.sentence}` : ''}
         </li>`,
       )}
     </ul>`;
@@ -62,6 +91,8 @@ function LeftAlone({ programs }) {
     </ul>`;
 }
 
+const natural = new Intl.Collator(undefined, { numeric: true }).compare;
+const nameOf = (turns, uuid) => turns.gpus[uuid].slot || uuid;
 const clientsOf = (turns, uuid) => Object.keys(turns.clients).filter((id) => turns.clients[id].gpu_uuid === uuid);
 // A pod without its namespace. A name by owner and command stays whole.
 const shortOf = (name) => (name.includes(' · ') ? name : name.slice(name.indexOf('/') + 1));
@@ -71,19 +102,19 @@ function Shared({ uuid, turns, now, ownerOf, lit, owners, onFocus }) {
   const clients = ordered(turns, uuid);
   return html`<article class="turns" data-uuid=${uuid}>
     <header>
-      <h3>${gpu.index === null ? uuid : `GPU ${gpu.index}`}</h3>
+      <h3>GPU ${nameOf(turns, uuid)}</h3>
       <p class="note">
         <span data-f="way">${gpu.way_sentence}</span>
         ${gpu.gain_sentence && html` · <span data-f="gain">${gpu.gain_sentence}</span>`}
         ${gpu.quantum_left_s !== null && html` · turn ends in <span data-f="quantum_left_s">${duration(gpu.quantum_left_s)}</span>`}
-        ${' · '}${bytes(gpu.running_memory_bytes)} running of ${bytes(gpu.safe_limit_bytes)}
+        ${' · '}<span data-f="memory">${gpu.memory_sentence}</span>
         ${gpu.overloaded && html` · <span class="mark bad">overloaded</span>`}
       </p>
     </header>
     <${Timeline} gpu=${gpu} clients=${turns.clients} now=${now} ownerOf=${ownerOf} lit=${lit} />
-    <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${gpu.index}">
+    <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${nameOf(turns, uuid)}">
       <table class="rows queue stacked">
-        <caption class="hidden">Clients of GPU ${gpu.index}: running first, then the queue in order</caption>
+        <caption class="hidden">Clients of GPU ${nameOf(turns, uuid)}: running first, then the queue in order</caption>
         <thead>
           <tr>
             <th scope="col">Client</th>
@@ -96,7 +127,18 @@ function Shared({ uuid, turns, now, ownerOf, lit, owners, onFocus }) {
           </tr>
         </thead>
         <tbody>
-          ${clients.map((id) => html`<${Client} key=${id} id=${id} client=${turns.clients[id]} owner=${ownerOf(turns.clients[id])} window=${turns.window_s} dim=${lit && !lit.clients.has(id)} owners=${owners} onFocus=${onFocus} />`)}
+          ${clients.map(
+            (id) =>
+              html`<${Client}
+                key=${id}
+                id=${id}
+                client=${turns.clients[id]}
+                owner=${ownerOf(turns.clients[id])}
+                dim=${lit && !lit.clients.has(id)}
+                owners=${owners}
+                onFocus=${onFocus}
+              />`,
+          )}
         </tbody>
       </table>
     </div>
@@ -110,42 +152,43 @@ function ordered(turns, uuid) {
   return [...first, ...clientsOf(turns, uuid).filter((id) => !first.includes(id))];
 }
 
-function Client({ id, client, owner, window, dim, owners, onFocus }) {
+function Client({ id, client, owner, dim, owners, onFocus }) {
   const quota = client.core_quota_percent;
+  const isWhole = quota === 100 && !client.throttled;
+  const name = html`<bdi>${shortOf(client.name)}</bdi>`;
+  const focus = () => onFocus({ by: 'owner', id: owner.key, label: owner.name });
   return html`<tr class=${classes(dim && 'dim')} data-client=${id}>
-    <th scope="row" class="name" title="${client.name}, client ${id}">
+    <th scope="row" class="name">
       <div>
         <${Swatch} name=${colour(owner.name)} />
-        ${owners[owner.key]
-          ? html`<button type="button" onClick=${() => onFocus({ by: 'owner', id: owner.key, label: owner.name })}><bdi>${shortOf(client.name)}</bdi></button>`
-          : html`<bdi>${shortOf(client.name)}</bdi>`}
+        ${owners[owner.key] ? html`<button type="button" onClick=${focus}>${name}</button>` : name}
       </div>
     </th>
-    <td data-label="Now" data-f="standing">${standing(client)}</td>
-    <td class="number" data-label="Expected wait" data-f="expected_s">${client.wait ? (client.wait.expected_s === null ? MISSING : `≈ ${duration(client.wait.expected_s)}`) : ''}</td>
-    <td class="number" data-label="Memory" data-f="need_bytes" title="allocated ${bytes(client.allocated_bytes)}">
-      ${bytes(client.need_bytes ?? client.allocated_bytes)}${client.memory_quota_bytes ? ` / ${bytes(client.memory_quota_bytes)}` : ''}
+    <td data-label="Now" data-f="standing"><${Standing} client=${client} /></td>
+    <td class="number" data-label="Expected wait" data-f="expected_s">${client.wait ? expected(client.wait) : ''}</td>
+    <td class="number" data-label="Memory" data-f="memory_bytes">
+      ${bytes(client.memory_bytes)}${client.memory_quota_bytes ? ` / ${bytes(client.memory_quota_bytes)}` : ''}
     </td>
-    <td class="number" data-label="Core quota" data-f="quota" title="${client.window_usage_s} s used of ${client.window_limit_s} s in a window of ${window} s">
+    <td class=${classes('number', isWhole && 'usual')} data-label="Core quota" data-f="quota">
       ${quota} %${client.throttled ? ' · used up' : ''}
     </td>
-    <td class="number" data-label="Debt" data-f="debt_s">${client.debt_s ? duration(client.debt_s) : '0'}</td>
+    <td class=${classes('number', !client.debt_s && 'usual')} data-label="Debt" data-f="debt_s">
+      ${client.debt_s ? duration(client.debt_s) : '0'}
+    </td>
     <td class="number" data-label="Turns" data-f="turns_total">${count(client.turns_total)}</td>
   </tr>`;
 }
 
-export function standing(client) {
-  if (client.revoked) return html`<span class="mark bad">turn revoked</span>`;
-  if (client.turn_s !== null) return html`<b>running</b> for ${duration(client.turn_s)}${client.pending_drop ? ', dropped' : ''}`;
-  if (client.held_up) return client.held_up;
-  if (!client.wait) return client.standing;
-  return `waits ${duration(client.wait.waited_s)}: ${client.wait.sentence}${client.wait.ahead ? `, ${client.wait.ahead} ahead` : ''}`;
-}
+const expected = ({ expected_s: after }) => (after === null ? MISSING : `≈ ${duration(after)}`);
+
+const Standing = ({ client: { revoked, standing_sentence: sentence } }) =>
+  revoked ? html`<span class="mark bad">${sentence}</span>` : sentence;
 
 // One lane per client, with time to scale: the lanes stay in place and the view moves.
 function Timeline({ gpu, clients, now, ownerOf, lit }) {
   const shown = Object.entries(gpu.timeline).filter(([, turn]) => (turn.end_unix_s ?? now) > now - LONGEST_S);
   if (!shown.length) return html`<p class="quiet">No client has run in the last ${duration(LONGEST_S)}.</p>`;
+  const colourOf = (turn) => colour(ownerOf(clients[turn.client] || turn).name);
   const lanes = [...new Set(shown.map(([, turn]) => turn.client))].sort();
   const labels = new Map(shown.map(([, turn]) => [turn.client, turn.label]));
   const oldest = Math.min(...shown.map(([, turn]) => turn.start_unix_s));
@@ -153,14 +196,21 @@ function Timeline({ gpu, clients, now, ownerOf, lit }) {
   const origin = Math.floor(now / LONGEST_S) * LONGEST_S - LONGEST_S;
   return html`<div class="timeline" role="img" aria-label=${spoken(lanes, labels, shown, now)}>
     <div class="lanes" aria-hidden="true">
-      ${lanes.map((id) => html`<p key=${id} class=${classes(lit && !lit.clients.has(id) && 'dim')}><bdi>${shortOf(labels.get(id))}</bdi></p>`)}
+      ${lanes.map(
+        (id) =>
+          html`<p key=${id} class=${classes(lit && !lit.clients.has(id) && 'dim')}><bdi>${shortOf(labels.get(id))}</bdi></p>`,
+      )}
     </div>
-    <svg viewBox="${now - span - origin} 0 ${span} ${10 * lanes.length}" preserveAspectRatio="none" style=${{ height: `${1.4 * lanes.length}rem` }}>
+    <svg
+      viewBox="${now - span - origin} 0 ${span} ${10 * lanes.length}"
+      preserveAspectRatio="none"
+      style=${{ height: `${1.4 * lanes.length}rem` }}
+    >
       ${shown.map(
         ([key, turn]) =>
           html`<rect
             key=${key}
-            class=${classes('turn', colour(ownerOf(clients[turn.client] || turn).name), lit && !lit.clients.has(turn.client) && 'dim')}
+            class=${classes('turn', colourOf(turn), lit && !lit.clients.has(turn.client) && 'dim')}
             x=${(turn.start_unix_s - origin).toFixed(1)}
             y=${10 * lanes.indexOf(turn.client) + 2}
             width=${Math.max(span / 800, (turn.end_unix_s ?? now) - turn.start_unix_s).toFixed(1)}

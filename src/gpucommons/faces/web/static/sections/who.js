@@ -3,7 +3,7 @@ import { html, classes } from '../html.js';
 import { Component } from '../vendor/preact.mjs';
 import { Lazy, Still } from '../lazy.js';
 import { Absent, Choice, Hidden, isHidden, Section, Swatch, swatches } from '../parts.js';
-import { bytes, count, hours, percent, watts, words } from '../format.js';
+import { bytes, count, duration, hours, MISSING, percent, watts, words } from '../format.js';
 import { identity, ownerLabel, ownerNames } from '../owners.js';
 
 export const GROUPINGS = [
@@ -16,29 +16,42 @@ export const GROUPINGS = [
 const COLUMNS = [
   { key: 'label', title: 'Name', text: true },
   { key: 'memory_bytes', title: 'Memory', show: bytes, basis: 'memory_basis' },
-  { key: 'sm_ratio', title: 'SM', show: percent, basis: 'sm_basis', hint: 'share of the SM time of one GPU; exceeds 100 % on several GPUs' },
+  { key: 'sm_ratio', title: 'SM', show: percent, basis: 'sm_basis' },
   { key: 'power_watts', title: 'Power', show: watts, basis: 'power_basis' },
   { key: 'gpu_hours_today', title: 'GPU-hours today', show: hours },
   { key: 'gpus', title: 'GPU', show: (indexes) => indexes.join(' ') },
   { key: 'processes', title: 'Processes', show: count },
 ];
+// A process has no accounts; what it does on the host is asked for while the viewer looks at processes.
+const PROCESS_COLUMNS = [
+  { key: 'label', title: 'Name', text: true },
+  { key: 'user', title: 'User', text: true, show: (name) => name || MISSING },
+  { key: 'pid', title: 'PID', show: count },
+  ...COLUMNS.slice(1, 4),
+  { key: 'cpu_ratio', title: 'CPU', show: percent },
+  { key: 'age_s', title: 'Time', show: duration },
+  COLUMNS.find(({ key }) => key === 'gpus'),
+];
+const columnsOf = (by) => (by === 'process' ? PROCESS_COLUMNS : COLUMNS);
 const ABOUT = '≈\u202f';
 const SHOWN = 100;
 const CHUNK = 10;
 
-export function Who({ document, view, turn, lit, onView, onFocus }) {
+export function Who({ document, view, hostUse, turn, lit, onView, onFocus }) {
   const { who } = document;
   if (!who) {
     return html`<${Section} id="who" title="Who">
       <${Absent} document=${document} source="nvml" otherwise="No GPU processes are known." />
     </${Section}>`;
   }
-  const all = rowsOf(document, view.by, view.gpu);
+  const columns = columnsOf(view.by);
+  const all = rowsOf(document, view.by, view.gpu, hostUse);
   const rows = steady(searched(document, all, view), view, document.sequence);
   const shown = view.all ? rows : rows.slice(0, SHOWN);
   const rest = view.by === 'owner' ? restOf(document, view) : [];
   const indexes = gpuIndexes(document);
-  const tools = () => html`<${Choice} label="group by" options=${GROUPINGS} value=${view.by} onPick=${(by) => onView({ by })} />
+  const tools = () =>
+    html`<${Choice} label="group by" options=${GROUPINGS} value=${view.by} onPick=${(by) => onView({ by })} />
     <label class="field"><span class="hidden">GPU</span>
       <select value=${view.gpu} onChange=${(event) => onView({ gpu: event.target.value })}>
         <option value="">all GPUs</option>
@@ -48,44 +61,82 @@ export function Who({ document, view, turn, lit, onView, onFocus }) {
     <label class="field"><span class="hidden">search</span>
       <input type="search" placeholder="search" value=${view.text} onInput=${(event) => onView({ text: event.target.value })} />
     </label>`;
-  return html`<${Section} id="who" title="Who" note=${`${rows.length} of ${all.length}`} word="owner" tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}>
-    <div class="scroll" tabindex="0" role="region" aria-label="use of the GPUs">
+  return html`<${Section}
+    id="who"
+    title="Who"
+    note=${`${rows.length} of ${all.length}`}
+    word="owner"
+    tools=${html`<${Still} on=${[view, indexes.join()]} draw=${tools} />`}
+  >
+    <div class="scroll rolled" tabindex="0" role="region" aria-label="use of the GPUs">
       <table class="rows who">
         <caption class="hidden">Use of the GPUs by ${view.by}</caption>
-        <${Still} on=${[view.sort]} draw=${() => html`<thead>
-          <tr>${COLUMNS.map((column) => html`<${Head} key=${column.key} column=${column} sort=${view.sort} onView=${onView} />`)}</tr>
-        </thead>`} />
+        <${Still}
+          on=${[view.sort, view.by]}
+          draw=${() =>
+            html`<thead>
+            <tr>
+              ${columns.map((column) => html`<${Head} key=${column.key} column=${column} sort=${view.sort} onView=${onView} />`)}
+            </tr>
+          </thead>`}
+        />
         ${chunks(shown).map(
           (rows, at) =>
             html`<${Lazy}
               key=${at}
               tag="tbody"
               turn=${turn}
-              draw=${() => rows.map((row) => html`<${Row} key=${row.id} row=${row} by=${view.by} lit=${!lit || isLit(lit, row)} dims=${Boolean(lit)} onFocus=${onFocus} />`)}
+              draw=${() =>
+                rows.map(
+                  (row) =>
+                    html`<${Row}
+                      key=${row.id}
+                      row=${row}
+                      by=${view.by}
+                      lit=${!lit || isLit(lit, row)}
+                      dims=${Boolean(lit)}
+                      onFocus=${onFocus}
+                    />`,
+                )}
             />`,
         )}
         <tbody>${rest.map((row) => html`<${Rest} key=${row.id} row=${row} dim=${Boolean(lit)} />`)}</tbody>
       </table>
     </div>
     <${Hidden} document=${document} section="who" />
-    ${!rows.length && (all.length || !isHidden(document, 'who')) && html`<p class="quiet">${all.length ? 'No row matches.' : `No ${view.by} uses a GPU.`}</p>`}
-    ${rows.length > shown.length &&
-    html`<p><button type="button" onClick=${() => onView({ all: true })}>Show all ${rows.length}</button></p>`}
+    ${
+      !rows.length &&
+      (all.length || !isHidden(document, 'who')) &&
+      html`<p class="quiet">${all.length ? 'No row matches.' : `No ${view.by} uses a GPU.`}</p>`
+    }
+    ${
+      rows.length > shown.length &&
+      html`<p><button type="button" onClick=${() => onView({ all: true })}>Show all ${rows.length}</button></p>`
+    }
     ${who.view.scope !== 'host' && html`<p class="quiet">${who.view.sentence}</p>`}
-    <p class="quiet">≈: a share of what the GPU reports. Without ≈: measured for the process.</p>
+    <p class="quiet">
+      ≈: a share of what the GPU reports. Without ≈: measured for the process. SM is a share of the time of one GPU: on
+      several GPUs it may exceed 100 %.
+    </p>
   </${Section}>`;
 }
 
-const chunks = (rows) => Array.from({ length: Math.ceil(rows.length / CHUNK) }, (_, at) => rows.slice(at * CHUNK, (at + 1) * CHUNK));
-const gpuIndexes = ({ gpus }) => (gpus ? Object.values(gpus.by_uuid).map((gpu) => gpu.index).sort((a, b) => a - b) : []);
+const chunks = (rows) =>
+  Array.from({ length: Math.ceil(rows.length / CHUNK) }, (_, at) => rows.slice(at * CHUNK, (at + 1) * CHUNK));
+const gpuIndexes = ({ gpus }) =>
+  gpus
+    ? Object.values(gpus.by_uuid)
+        .map((gpu) => gpu.index)
+        .sort((a, b) => a - b)
+    : [];
 
 // Rows of one grouping, on one GPU (an index) or on all: { id, label, detail, gpus: [index], processes, memory_bytes, ..., owner }
-export function rowsOf(document, by, gpu = '') {
+export function rowsOf(document, by, gpu = '', hostUse = {}) {
   const { who } = document;
   const on = uuidOf(document, gpu);
   if (by === 'owner') return ownerRows(who, on);
   const keys = Object.keys(who.processes).filter((key) => !on || who.processes[key].gpu_uuid === on);
-  if (by === 'process') return keys.map((key) => processRow(who, key));
+  if (by === 'process') return keys.map((key) => processRow(who, key, hostUse[key], document.time_unix_s));
   const groups = new Map();
   for (const key of keys) {
     const process = who.processes[key];
@@ -144,21 +195,28 @@ function hoursToday(who, account, on) {
   return on ? (found.by_gpu[on] ?? null) : found.gpu_hours_today;
 }
 
-function processRow(who, key) {
+function processRow(who, key, host, now) {
   const process = who.processes[key];
   return {
     ...process,
     id: key,
     owners: process.owner ? [ownerLabel(who.owners, process.owner)] : [],
-    label: `${process.name || 'unknown'} (${process.pid})`,
+    label: process.name || 'unknown',
     detail: process.owner ? ownerLabel(who.owners, process.owner) : words(process.reason || ''),
+    user: process.user || process.account,
+    cpu_ratio: host ? host.cpu_ratio : null,
+    age_s: host && host.start_unix_s !== null ? Math.max(0, now - host.start_unix_s) : null,
     gpus: [process.gpu_index],
     processes: 1,
     gpu_hours_today: null,
   };
 }
 
-const AMOUNTS = [['memory_bytes', 'memory_basis'], ['sm_ratio', 'sm_basis'], ['power_watts', 'power_basis']];
+const AMOUNTS = [
+  ['memory_bytes', 'memory_basis'],
+  ['sm_ratio', 'sm_basis'],
+  ['power_watts', 'power_basis'],
+];
 
 // The sum of what is known, null if nothing is; measured only if every part is.
 function sums(processes) {
@@ -182,7 +240,13 @@ function restOf({ who }, { gpu, text }) {
       if (gpu !== '' && part.gpu_index !== Number(gpu)) continue;
       // Less than the printed precision, such as the remainder of rounding, would be a row of zeros.
       if (!(part.memory_bytes >= 2 ** 19 || part.sm_ratio >= 0.0005 || part.power_watts >= 0.5)) continue;
-      const row = rows.get(reason) || { id: reason, label: words(reason), sentence: part.sentence, gpus: [], parts: [] };
+      const row = rows.get(reason) || {
+        id: reason,
+        label: words(reason),
+        sentence: part.sentence,
+        gpus: [],
+        parts: [],
+      };
       row.gpus.push(part.gpu_index);
       row.parts.push({ ...part, memory_basis: null, sm_basis: null, power_basis: null });
       rows.set(reason, row);
@@ -192,7 +256,10 @@ function restOf({ who }, { gpu, text }) {
   return filtered(found, { text });
 }
 
-const SEARCHED = ['name', 'command', 'pid', 'user', 'account', 'uid', 'pod', 'namespace', 'container', 'container_id', 'image', 'job', 'unit', 'slot'];
+const SEARCHED = [
+  ...['name', 'command', 'pid', 'user', 'account', 'uid', 'pod', 'namespace'],
+  ...['container', 'container_id', 'image', 'job', 'unit', 'slot'],
+];
 
 // A row matches by its name, or by one of its processes: user, command, pid, pod, container, job or model of the GPU.
 function searched(document, rows, { text, by, gpu }) {
@@ -249,7 +316,8 @@ function steady(rows, view, sequence) {
 function Head({ column, sort, onView }) {
   const active = sort.key === column.key;
   const down = active ? !sort.down : !column.text;
-  return html`<th scope="col" aria-sort=${active ? (sort.down ? 'descending' : 'ascending') : 'none'} class=${classes(!column.text && 'number')} title=${column.hint}>
+  const order = active ? (sort.down ? 'descending' : 'ascending') : 'none';
+  return html`<th scope="col" aria-sort=${order} class=${classes(!column.text && 'number')}>
     <button type="button" onClick=${() => onView({ sort: { key: column.key, down } })}>
       ${column.title}<span class="arrow" aria-hidden="true">${active ? (sort.down ? ' ↓' : ' ↑') : ''}</span>
     </button>
@@ -258,17 +326,23 @@ function Head({ column, sort, onView }) {
 
 const isLit = (lit, row) => (row.owner && lit.owners.has(row.owner)) || lit.processes.has(row.id);
 
-const AMOUNT_COLUMNS = COLUMNS.slice(1);
-const textsOf = (row) => AMOUNT_COLUMNS.map(({ key, basis, show }) => (row[basis] === 'apportioned' ? ABOUT : '') + show(row[key]));
+const textsOf = (row, by) =>
+  columnsOf(by)
+    .slice(1)
+    .map(({ key, basis, show }) => (row[basis] === 'apportioned' ? ABOUT : '') + show(row[key]));
+
+const nameOf = (row) => [row.label, row.detail, row.command, ...row.owners].join();
+// The command of a process is worth more than its owner, who has a column.
+const detailOf = (row, by) => (by === 'process' && row.command) || row.detail;
 
 // A row is drawn again only when something that it shows has changed: most rows of a long table do not change every second.
 class Row extends Component {
   shouldComponentUpdate(next) {
     const now = this.props;
-    const texts = textsOf(next.row);
-    const same = this.texts && texts.every((text, at) => text === this.texts[at]);
+    const texts = textsOf(next.row, next.by);
+    const same = this.texts && this.texts.length === texts.length && texts.every((text, at) => text === this.texts[at]);
     this.texts = texts;
-    if (!same || next.row.label !== now.row.label || next.row.detail !== now.row.detail || next.row.owners.join() !== now.row.owners.join()) return true;
+    if (!same || nameOf(next.row) !== nameOf(now.row)) return true;
     return next.lit !== now.lit || next.dims !== now.dims || next.by !== now.by || next.onFocus !== now.onFocus;
   }
 
@@ -277,20 +351,25 @@ class Row extends Component {
       <th scope="row" class="name">
         <div>
           ${swatches(row.owners)}
-          <button type="button" title=${row.command || row.label} onClick=${() => onFocus({ by, id: row.id, label: row.label })}><bdi>${row.label}</bdi></button>
-          ${row.detail && html`<span class="detail"><bdi>${row.detail}</bdi></span>`}
+          <button type="button" onClick=${() => onFocus({ by, id: row.id, label: row.label })}><bdi>${row.label}</bdi></button>
+          ${detailOf(row, by) && html`<span class="detail"><bdi>${detailOf(row, by)}</bdi></span>`}
         </div>
       </th>
-      ${(this.texts || textsOf(row)).map((text, at) => html`<td class="number" data-f=${AMOUNT_COLUMNS[at].key}>${text}</td>`)}
+      ${(this.texts || textsOf(row, by)).map((text, at) => {
+        const { key, text: isText } = columnsOf(by)[at + 1];
+        return html`<td class=${isText ? '' : 'number'} data-f=${key}>${text}</td>`;
+      })}
     </tr>`;
   }
 }
 
 function Rest({ row, dim }) {
   return html`<tr class=${classes('rest', dim && 'dim')} data-rest=${row.id}>
-    <th scope="row" class="name" title=${row.sentence}>
+    <th scope="row" class="name">
       <div><${Swatch} name="rest" /><span class="none">unattributed: ${row.label}</span></div>
     </th>
-    ${AMOUNT_COLUMNS.map((column) => html`<td key=${column.key} class="number" data-f=${column.key}>${column.show(row[column.key] ?? null)}</td>`)}
+    ${COLUMNS.slice(1).map(
+      ({ key, show }) => html`<td key=${key} class="number" data-f=${key}>${show(row[key] ?? null)}</td>`,
+    )}
   </tr>`;
 }
