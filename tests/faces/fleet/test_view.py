@@ -87,7 +87,7 @@ def test_a_slot_has_its_readings_and_holders() -> None:
 def test_every_problem_of_a_node_is_listed_gravest_first() -> None:
     view = view_of(
         [
-            *alive("gpu1:9460", "gpu2:9460")[queries.SNAPSHOT_TIME],
+            *alive("gpu1:9460", "gpu2:9460")["readings"],
             reading(queries.PROBLEMS, "gpu1:9460", 2.0, kind="xid"),
             reading(queries.PROBLEMS, "gpu1:9460", 1.0, kind="driver"),
             reading(queries.PROBLEMS, "gpu1:9460", 0.0, kind="ecc"),
