@@ -16,13 +16,20 @@ be parked there. How much it needs is not known, so:
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.parking.plan import can_make_room, idle_for
-from gpucommons.scheduler.parking.values import ParkSituation, ParkStage, ParkTerms, PlannedProgram, RoomNeed
+from gpucommons.scheduler.parking.values import (
+    ParkSituation,
+    ParkStage,
+    ParkTerms,
+    PlannedProgram,
+    RoomClaims,
+    RoomNeed,
+)
 
 # It comes near what is free when it uses so much of it.
 _NEAR: Final = 0.75
@@ -155,6 +162,14 @@ def plan_arrivals(
         one.device for one in ordered if one.went_on_s is None or situation.now_s - one.went_on_s < rules.settle_s
     }
     return ArrivalPlan(go_on, tuple(needs), promised, frozenset(settling))
+
+
+def with_arrivals(situation: ParkSituation, arrivals: ArrivalPlan) -> ParkSituation:
+    """The situation with what newcomers need and were given."""
+    claims = situation.claims
+    promised = Counter(claims.promised) + Counter(arrivals.promised)
+    claims = RoomClaims((*claims.needs, *arrivals.needs), promised)
+    return replace(situation, claims=claims, settling=arrivals.settling)
 
 
 def _why_goes_on(

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -21,12 +20,12 @@ from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.arrivals import (
-    ArrivalPlan,
     ArrivalRules,
     GpuMemory,
     is_arrival,
     plan_arrivals,
     short_devices,
+    with_arrivals,
 )
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu, after_look
@@ -236,14 +235,6 @@ def _look_every_s(settings: ParkingSettings, arrivals: ArrivalRules) -> float:
     return max(_CANDIDATE_LOOK_S, min(_RARE_LOOK_S, arrivals.idle_after_s / 4)) if arrivals.on else NEVER_S
 
 
-def _with_arrivals(situation: ParkSituation, arrivals: ArrivalPlan) -> ParkSituation:
-    """The situation with what newcomers need and were given."""
-    claims = situation.claims
-    promised = Counter(claims.promised) + Counter(arrivals.promised)
-    claims = RoomClaims((*claims.needs, *arrivals.needs), promised)
-    return replace(situation, claims=claims, settling=arrivals.settling)
-
-
 log = logging.getLogger(__name__)
 
 Claims = Callable[[], RoomClaims]
@@ -427,7 +418,7 @@ class Parking:
             return
         situation = self._situation(rooms, claims)
         arrivals = plan_arrivals(self._arrival_rules, self._terms, situation, self.newcomers.newcomers, self._memory)
-        self._before = situation = _with_arrivals(situation, arrivals)
+        self._before = situation = with_arrivals(situation, arrivals)
         self._carry_out(plan(self._terms, situation))
         self.newcomers.carry_out(arrivals)
         self._expect(expected_rooms(self._terms, situation))

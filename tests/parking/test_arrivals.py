@@ -1,0 +1,255 @@
+"""Which newcomers wait, which go on, and what is parked for them: properties of the planner, without a GPU."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucommons.config.scheduler import parse_room
+from gpucommons.model.host import HostMemory
+from gpucommons.model.process_identity import ProcessKey
+from gpucommons.scheduler.parking.arrivals import (
+    ArrivalRules,
+    GoesOn,
+    GpuMemory,
+    Newcomer,
+    plan_arrivals,
+    short_devices,
+    with_arrivals,
+)
+from gpucommons.scheduler.parking.plan import plan
+from gpucommons.scheduler.parking.values import (
+    DeviceRoom,
+    ParkPlan,
+    ParkRefusal,
+    ParkSituation,
+    ParkStage,
+    ParkTerms,
+    PlannedProgram,
+    WhyNot,
+)
+
+GPU = "GPU-0"
+TOTAL = 100
+TERMS = ParkTerms(gpu_reserve_bytes=0, min_residence_s=10.0)
+RULES = ArrivalRules(room_bytes=25, room_ratio=None, wait_s=60.0, idle_after_s=120.0, settle_s=30.0)
+HOST = HostMemory(1 << 50, 1 << 50)
+NOW_S = 1000.0
+ALONE = ParkRefusal(WhyNot.LEFT_ALONE, "a rule leaves it alone")
+
+
+def resident(key: str, used: int, idle_s: float = 500.0, **given: object) -> PlannedProgram:
+    return replace(PlannedProgram(key, ParkStage.RESIDENT, {GPU: used}, settled_s=0.0, idle_s=idle_s), **given)
+
+
+def newcomer(pid: int, since_s: float = NOW_S, *siblings: str) -> Newcomer:
+    return Newcomer(ProcessKey(pid, 1), GPU, since_s, frozenset(siblings))
+
+
+class World:
+    """One GPU. A step plans, and carries the plan out; a move takes a second."""
+
+    def __init__(self, programs: list[PlannedProgram], newcomers: list[Newcomer], rules: ArrivalRules = RULES) -> None:
+        self.programs = {program.key: program for program in programs}
+        self.newcomers = {one.process: one for one in newcomers}
+        self.rules, self.now_s = rules, NOW_S
+        self.went_on: dict[ProcessKey, GoesOn] = {}
+        self.parked: list[tuple[str, str]] = []
+
+    @property
+    def free(self) -> int:
+        there = (one for one in self.programs.values() if one.stage is not ParkStage.PARKED)
+        return TOTAL - sum(one.bytes for one in there)
+
+    @property
+    def memory(self) -> Mapping[str, GpuMemory]:
+        return {GPU: GpuMemory(self.free, TOTAL, 0)}
+
+    @property
+    def situation(self) -> ParkSituation:
+        rooms = {GPU: DeviceRoom(self.free, self.now_s)}
+        return ParkSituation(tuple(self.programs.values()), rooms, HOST, now_s=self.now_s)
+
+    def step(self) -> ParkPlan:
+        arrivals = plan_arrivals(self.rules, TERMS, self.situation, self.newcomers.values(), self.memory)
+        found = plan(TERMS, with_arrivals(self.situation, arrivals))
+        for key, program in self.programs.items():
+            if program.stage is ParkStage.PARKING:
+                self.programs[key] = replace(program, stage=ParkStage.PARKED, settled_s=self.now_s)
+        for key in found.park:
+            made_for = found.made_for[key]
+            self.parked.append((key, made_for))
+            began = replace(self.programs[key], stage=ParkStage.PARKING, settled_s=self.now_s, made_for=made_for)
+            self.programs[key] = began
+        for process, why in arrivals.go_on.items():
+            self.went_on[process] = why
+            self.newcomers[process] = self.newcomers[process]._replace(went_on_s=self.now_s)
+        self.now_s += 1.0
+        return found
+
+
+def programs_on_gpu() -> st.SearchStrategy[list[PlannedProgram]]:
+    rows = st.tuples(st.sampled_from([5, 10, 15, 24, 30]), st.sampled_from([0.0, 60.0, 119.0, 120.0, 500.0, 9000.0]), st.booleans())
+    return st.lists(rows, min_size=3, max_size=8).map(
+        lambda found: [
+            resident(f"p{at}", used, idle_s, obstacle=ALONE if alone else None)
+            for at, (used, idle_s, alone) in enumerate(found)
+            if sum(row[0] for row in found[: at + 1]) <= TOTAL
+        ]
+    )
+
+
+def arrivals() -> st.SearchStrategy[list[Newcomer]]:
+    siblings = st.frozensets(st.sampled_from(["p0", "p1", "p2"]), max_size=1)
+    return st.lists(siblings, min_size=1, max_size=4).map(
+        lambda found: [Newcomer(ProcessKey(7 + at, 1), GPU, NOW_S + at / 8, keys) for at, keys in enumerate(found)]
+    )
+
+
+@given(programs_on_gpu(), arrivals())
+def test_every_newcomer_goes_on_and_only_idle_programs_of_others_make_room(
+    programs: list[PlannedProgram], newcomers: list[Newcomer]
+) -> None:
+    before = {program.key: program for program in programs}
+    world = World(programs, newcomers)
+    for _ in range(20):
+        world.step()
+    assert world.went_on.keys() == {one.process for one in newcomers}
+    assert GoesOn.WAITED not in world.went_on.values(), "moves take seconds, not a minute"
+    siblings = {one.id: one.siblings for one in newcomers}
+    for key, made_for in world.parked:
+        assert before[key].idle_s >= RULES.idle_after_s
+        assert before[key].obstacle is None
+        assert key not in siblings[made_for]
+    assert len({key for key, _ in world.parked}) == len(world.parked)
+
+
+@given(programs_on_gpu(), arrivals())
+def test_no_room_is_counted_on_twice(programs: list[PlannedProgram], newcomers: list[Newcomer]) -> None:
+    """None of them allocates: all that have room have it at the same time."""
+    world = World(programs, newcomers)
+    for _ in range(20):
+        world.step()
+        with_room = [process for process, why in world.went_on.items() if why is GoesOn.ROOM]
+        assert len(with_room) * 25 <= world.free
+
+
+@given(programs_on_gpu(), arrivals())
+def test_no_more_is_parked_than_is_needed(programs: list[PlannedProgram], newcomers: list[Newcomer]) -> None:
+    world = World(programs, newcomers)
+    smallest = min((program.bytes for program in programs), default=0)
+    for _ in range(20):
+        world.step()
+    if world.parked:
+        last, _ = world.parked[-1]
+        assert world.free - world.programs[last].bytes < len(newcomers) * 25, "the last one was needed"
+        assert smallest > 0
+
+
+@given(programs_on_gpu())
+def test_the_longest_idle_goes_first_then_the_largest(programs: list[PlannedProgram]) -> None:
+    world = World(programs, [newcomer(7)], replace(RULES, room_bytes=80))
+    order = {program.key: (-program.idle_s, -program.bytes) for program in programs}
+    for _ in range(20):
+        world.step()
+    ranks = [order[key] for key, _ in world.parked]
+    assert ranks == sorted(ranks)
+
+
+def test_two_are_parked_at_once_for_a_newcomer_and_no_third() -> None:
+    rules = replace(RULES, room_bytes=90)
+    moving = [
+        replace(resident(f"m{at}", 20), stage=ParkStage.PARKING, made_for=newcomer(7).id, settled_s=NOW_S)
+        for at in range(2)
+    ]
+    idle = [resident(f"p{at}", 20) for at in range(2)]
+    assert len(World([*moving[:1], *idle], [newcomer(7)], rules).step().park) == 1
+    assert World([*moving, *idle], [newcomer(7)], rules).step().park == ()
+    other = replace(moving[0], made_for="lease-1")
+    assert World([other, *idle], [newcomer(7)], rules).step().park == (), "for others one at a time"
+
+
+def test_a_newcomer_goes_on_after_the_longest_wait() -> None:
+    """The move does not end."""
+    stuck = replace(resident("p0", 90), stage=ParkStage.PARKING, made_for="arrival:7.1")
+    world = World([stuck], [newcomer(7)])
+    early = plan_arrivals(RULES, TERMS, world.situation, world.newcomers.values(), world.memory)
+    late = replace(world.situation, now_s=NOW_S + 60.0)
+    assert (early.go_on, len(early.needs)) == ({}, 1)
+    assert plan_arrivals(RULES, TERMS, late, world.newcomers.values(), world.memory).go_on == {
+        ProcessKey(7, 1): GoesOn.WAITED
+    }
+
+
+def test_a_newcomer_does_not_wait_for_a_driver_that_does_not_answer() -> None:
+    situation = ParkSituation((resident("p0", 90),), {}, HOST, now_s=NOW_S + 6)
+    found = plan_arrivals(RULES, TERMS, situation, [newcomer(7)], {GPU: GpuMemory(10, TOTAL, 0)})
+    assert found.go_on == {ProcessKey(7, 1): GoesOn.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "program", "short"),
+    [
+        (GpuMemory(10, TOTAL, 0), resident("p0", 90), True),
+        (GpuMemory(25, TOTAL, 0), resident("p0", 75), False),
+        (GpuMemory(None, TOTAL, 0), resident("p0", 90), False),
+        (GpuMemory(10, TOTAL, 0, is_mig=True), resident("p0", 90), False),
+        (GpuMemory(10, TOTAL, 0), resident("p0", 90, idle_s=119.0), False),
+        (GpuMemory(10, TOTAL, 0), resident("p0", 90, obstacle=ALONE), False),
+        (GpuMemory(10, TOTAL, 0), resident("p0", 90, resident_since_s=NOW_S - 5), False),
+    ],
+)
+def test_newcomers_are_held_only_where_idle_programs_could_make_room(
+    gpu: GpuMemory, program: PlannedProgram, short: bool
+) -> None:
+    situation = ParkSituation((program,), {GPU: DeviceRoom(gpu.free_bytes or 0, NOW_S)}, HOST, now_s=NOW_S)
+    assert bool(short_devices(RULES, TERMS, situation, {GPU: gpu})) is short
+    assert not short_devices(ArrivalRules(None, None), TERMS, situation, {GPU: gpu}), "off"
+
+
+def test_a_young_program_gets_more_room_as_its_use_comes_near_what_is_free() -> None:
+    idle, young = resident("idle", 40), resident("young", 10, idle_s=0.0, is_young=True)
+    world = World([idle, young, resident("busy", 20, idle_s=0.0)], [])
+    assert world.step().park == (), "10 used, 30 free"
+    world.programs["young"] = replace(young, memory={GPU: 28})
+    assert world.step().park == ("idle",), "28 used, 12 free"
+    world = World([idle, replace(young, memory={GPU: 28}, is_young=False)], [])
+    assert world.step().park == ()
+
+
+def test_nothing_comes_back_while_a_newcomer_settles_unless_it_is_used() -> None:
+    parked = PlannedProgram("p0", ParkStage.PARKED, {GPU: 10}, wakes_since_s=NOW_S - 1, settled_s=0.0, touched=False)
+    settling = newcomer(7)._replace(went_on_s=NOW_S - 5)
+    world = World([parked], [settling])
+    found = world.step()
+    assert (found.wake, "starts on its GPU" in found.waits["p0"]) == ((), True)
+    world = World([replace(parked, touched=True)], [settling])
+    assert world.step().wake == ("p0",)
+    world = World([parked], [settling._replace(went_on_s=NOW_S - 31)])
+    assert world.step().wake == ("p0",)
+
+
+def test_the_room_of_a_newcomer_is_kept_until_it_is_used_or_has_settled() -> None:
+    """A program that its user uses comes back beside it only where both fit."""
+    parked = PlannedProgram("p0", ParkStage.PARKED, {GPU: 40}, wakes_since_s=NOW_S - 1, settled_s=0.0)
+    settling = newcomer(7)._replace(went_on_s=NOW_S - 5)
+    busy = resident("busy", 50, idle_s=0.0)
+    assert World([parked, busy], [settling]).step().wake == (), "50 free, 25 promised"
+    used = resident("new", 24, idle_s=0.0, processes=frozenset({settling.process}))
+    small = replace(parked, memory={GPU: 20})
+    assert World([small, busy, used], [settling]).step().wake == ("p0",), "26 free, 1 promised"
+
+
+@pytest.mark.parametrize(
+    ("text", "room"), [("25%", (None, 0.25)), ("40Gi", (40 << 30, None)), ("off", (None, None)), ("100%", (None, 1.0))]
+)
+def test_room_as_it_is_written(text: str, room: tuple[int | None, float | None]) -> None:
+    assert parse_room(text) == room
+
+
+@pytest.mark.parametrize("text", ["", "0%", "101%", "much", "-1", "%"])
+def test_room_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_room(text)
