@@ -166,8 +166,9 @@ class SharedNode:
             return None
         return next((child.pid for child in children if "gpucommons.pauser" in _command_line(child)), None)
 
-    def resume_all(self) -> None:
-        done = command_process("resume", "--all", "--record", str(self.record), environment=self.shared.environment())
+    def resume_all(self, *options: str) -> None:
+        arguments = ("resume", "--all", "--record", str(self.record), *options)
+        done = command_process(*arguments, environment=self.shared.environment())
         assert done.returncode == 0, done.stdout + done.stderr
 
 

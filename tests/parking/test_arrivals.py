@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,7 +41,7 @@ NOW_S = 1000.0
 ALONE = ParkRefusal(WhyNot.LEFT_ALONE, "a rule leaves it alone")
 
 
-def resident(key: str, used: int, idle_s: float = 500.0, **given: object) -> PlannedProgram:
+def resident(key: str, used: int, idle_s: float = 500.0, **given: Any) -> PlannedProgram:
     return replace(PlannedProgram(key, ParkStage.RESIDENT, {GPU: used}, settled_s=0.0, idle_s=idle_s), **given)
 
 
@@ -91,7 +92,9 @@ class World:
 
 
 def programs_on_gpu() -> st.SearchStrategy[list[PlannedProgram]]:
-    rows = st.tuples(st.sampled_from([5, 10, 15, 24, 30]), st.sampled_from([0.0, 60.0, 119.0, 120.0, 500.0, 9000.0]), st.booleans())
+    rows = st.tuples(
+        st.sampled_from([5, 10, 15, 24, 30]), st.sampled_from([0.0, 60.0, 119.0, 120.0, 500.0, 9000.0]), st.booleans()
+    )
     return st.lists(rows, min_size=3, max_size=8).map(
         lambda found: [
             resident(f"p{at}", used, idle_s, obstacle=ALONE if alone else None)

@@ -170,3 +170,39 @@ def test_nothing_stays_held_when_agent_and_pauser_are_killed(node: SharedNode) -
         assert [one.program.gpu_bytes for one in gpu.idle] == [64 * MIB] * 2
         node.agent.stop()
         node.start_agent(sections=gpu.sections)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["deleted", "damaged"])
+def test_a_parked_program_that_the_record_lost_is_found_again(node: SharedNode, loss: str) -> None:
+    """By the next agent, and by `resume --all`: the driver knows what is parked."""
+    files = device_files(node.run / "dev")
+    node.shared.cuda.device_files = files
+    sections = f'[parking]\ndevice_files = "{files}"\n'
+    program = node.program(MATMUL[512], memory_bytes=64 * MIB)
+    for way in ("resume", "agent"):
+        node.start_agent(sections=sections)
+        node.wait_for(lambda: node.client(program), "the agent sees it")
+        done = command("park", str(program.pid), "--socket", str(node.socket))
+        assert done.returncode == 0, done.stdout + done.stderr
+        again = command("park", str(program.pid), "--socket", str(node.socket))
+        assert (again.returncode, "is already parked" in again.stderr) == (1, True)
+        kill(node.agent.process.pid)
+        kill(node.pauser())
+        node.agent.process.wait()
+        entry = node.record / str(program.pid)
+        until(entry.exists, "its entry is there")
+        if loss == "deleted":
+            entry.unlink()
+        else:
+            entry.write_text("{")
+        if way == "resume":
+            node.resume_all("--device-files", str(files))
+        else:
+            node.start_agent(sections=sections)
+            node.wait_for(lambda: parking_state(node.socket)["programs"], "it is found")
+            done = command("wake", str(program.pid), "--socket", str(node.socket))
+            assert done.returncode == 0, done.stdout + done.stderr
+        program.program.runs()
+        assert program.program.gpu_bytes == 64 * MIB
+        until(lambda: not list(node.record.iterdir()), "the record is empty")

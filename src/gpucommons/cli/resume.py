@@ -1,7 +1,8 @@
 """`gpucommons resume`: let paused programs run again. Needs no agent: the record says what is paused."""
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +15,13 @@ from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show
 from gpucommons.faces.documents.values import Json, indented
 from gpucommons.pauser import cuda, release
-from gpucommons.pauser.backend import Failure, PauseBackend
+from gpucommons.pauser.arrivals import DEVICE_FILES, cuda_users
+from gpucommons.pauser.backend import Failure, PauseBackend, State
 from gpucommons.pauser.freeze import Freeze
-from gpucommons.pauser.places import known_records
+from gpucommons.pauser.places import default_record, known_records
 from gpucommons.pauser.record import Entry, PauseRecord, RecordError, Stage
 from gpucommons.pauser.release import FINAL, Leftover, Outcome, attempt
+from gpucommons.pauser.stopped import why_stopped
 
 # A lock whose caller died may still be carried out a moment later; a driver call may have to be tried again.
 _WITHIN_S = 3.0
@@ -39,6 +42,9 @@ def resume(
             show_default=False,
         ),
     ] = None,
+    device_files: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the GPUs' device files are, by which lost programs are found.")
+    ] = DEVICE_FILES,
     as_json: AsJson = False,
 ) -> None:
     """Resume paused programs. Parked ones come back one after another where the GPU has the room.
@@ -56,6 +62,9 @@ def resume(
     places = [(path, None) for path in record] if record else known_records(os.environ, os.geteuid())
     for path, owner in places:
         _resume_record(path, owner, backends, pid, found, notes)
+    if all_ and not isinstance(driver, Failure):
+        place = record[0] if record else default_record(os.environ, os.geteuid())
+        _resume_lost(place, cuda_users(device_files), driver, backends, found, notes)
     if pid is not None and not found:
         found.append(_resume_one(pid, backends))
     if isinstance(driver, Failure) and any(not left.is_resumed for left in found):
@@ -95,6 +104,30 @@ def _resume_record(
     found += results
     if results and not owned:
         notes.append(f"a pauser is running with {path}: it may pause programs again and keeps parked ones")
+
+
+def _resume_lost(
+    path: Path,
+    users: Iterable[int],
+    driver: PauseBackend,
+    backends: Mapping[str, PauseBackend],
+    found: list[Leftover],
+    notes: list[str],
+) -> None:
+    """Parked programs that no record names, because it was deleted or damaged: the driver knows them."""
+    known = {left.entry.pid for left in found}
+    pids = [pid for pid in users if pid not in known]
+    parked = [pid for pid in pids if not why_stopped(pid) and driver.state(pid) is State.CHECKPOINTED]
+    if not parked:
+        return
+    try:
+        with contextlib.closing(PauseRecord.open(path)) as record:
+            lost = release.write_lost(record, driver, parked, _WITHIN_S)
+    except (RecordError, OSError) as error:
+        raise CommandError(str(error)) from error
+    if lost:
+        notes.append(f"no record named {len(lost)} parked programs: the driver did")
+        _resume_record(path, None, backends, None, found, notes)
 
 
 def _acceptable(owner: int, pid: int | None) -> Callable[[Entry], bool]:

@@ -256,26 +256,10 @@ class ArrivalWatch:
                 yield ProcessKey(pid, processes.start_ticks(stat)), opened
 
     def _pids(self) -> list[int]:
-        """New pids are higher, until they wrap around."""
-        with suppress(OSError):
-            return sorted((pid for name in os.listdir(self._procfs) if (pid := parse_decimal(name))), reverse=True)
-        return []
+        return _pids(self._procfs)
 
     def _opened(self, pid: int) -> Opened | None:
-        """None where its open files cannot be seen: another user's, or it has ended."""
-        directory = f"{self._procfs}/{pid}/fd"
-        prefix = f"{self._directory}/{_GPU}"
-        names = set()
-        try:
-            for file in os.listdir(directory)[:_MAX_FILES]:
-                with suppress(OSError):
-                    target = os.readlink(f"{directory}/{file}")
-                    if target.startswith(prefix):
-                        names.add(target[len(str(self._directory)) + 1 :])
-        except OSError:
-            return None
-        gpus = frozenset(number for name in names if (number := _gpu_number(name)) is not None)
-        return Opened(_CONTROL in names, _UVM in names, gpus)
+        return opened_files(pid, self._directory, self._procfs)
 
     def _has_cuda(self, pid: int) -> bool:
         """Whether a process that has the memory manager's file open has CUDA, or only NVML, which opens it, too."""
@@ -289,6 +273,38 @@ class ArrivalWatch:
             return processes.parent_pid((self._procfs / str(pid) / "stat").read_bytes())
         except (OSError, ValueError, IndexError):
             return None
+
+
+def opened_files(pid: int, device_files: Path, procfs: Path) -> Opened | None:
+    """None where its open files cannot be seen: another user's, or it has ended."""
+    directory = f"{procfs}/{pid}/fd"
+    prefix = f"{device_files}/{_GPU}"
+    names = set()
+    try:
+        for file in os.listdir(directory)[:_MAX_FILES]:
+            with suppress(OSError):
+                target = os.readlink(f"{directory}/{file}")
+                if target.startswith(prefix):
+                    names.add(target[len(str(device_files)) + 1 :])
+    except OSError:
+        return None
+    gpus = frozenset(number for name in names if (number := _gpu_number(name)) is not None)
+    return Opened(_CONTROL in names, _UVM in names, gpus)
+
+
+def cuda_users(device_files: Path = DEVICE_FILES, procfs: Path = Path("/proc")) -> Iterator[int]:
+    """The pids of processes that have initialised CUDA, as far as their open files can be seen."""
+    for pid in _pids(procfs):
+        opened = opened_files(pid, device_files, procfs)
+        if opened is not None and opened.uvm and pid != os.getpid():
+            yield pid
+
+
+def _pids(procfs: Path) -> list[int]:
+    """New pids are higher, until they wrap around."""
+    with suppress(OSError):
+        return sorted((pid for name in os.listdir(procfs) if (pid := parse_decimal(name))), reverse=True)
+    return []
 
 
 def _gpu_number(name: str) -> int | None:

@@ -6,7 +6,7 @@ decides what is called. `gpucommons resume` does this without a pauser.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -116,6 +116,35 @@ def _unknown(failed: Failure, entry: Entry) -> Attempt:
     if key_of(entry.pid) is None or (key is not None and has_ended(key)):
         return Attempt(Outcome.ENDED)
     return Attempt(Outcome.AGAIN, f"{failed.meaning} ({failed.code})")
+
+
+# Programs that are parked without an entry in the record: it was deleted or damaged, but the driver knows their state.
+
+
+def write_lost(record: PauseRecord, backend: PauseBackend, pids: Iterable[int], within_s: float) -> list[Entry]:
+    """Gives each of these processes that is parked and that the record does not name an entry. Returns those.
+
+    Each call has a thread of its own: one that hangs holds up no other.
+    """
+    named = {entry.pid for entry in record.entries() if entry.start_ticks is not None}
+    found: list[Entry] = []
+
+    def look(pid: int) -> None:
+        key = key_of(pid)
+        stopped = backend.hangs_on_stopped and why_stopped(pid)
+        if key is None or stopped or backend.state(pid) is not State.CHECKPOINTED or key_of(pid) != key:
+            return
+        entry = Entry(pid, key.start_ticks, Stage.PARKED, backend.name)
+        record.write(entry)
+        found.append(entry)
+
+    threads = [threading.Thread(target=look, args=(pid,), daemon=True) for pid in pids if pid not in named]
+    deadline_s = time.monotonic() + within_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return list(found)
 
 
 # Resumes what a record holds, with no pauser: for `gpucommons resume`, and for a pauser that hangs.

@@ -21,7 +21,7 @@ from typing import Final
 from gpucommons.base.text import parse_decimal
 from gpucommons.base.unix_listener import listen, peer_credentials
 from gpucommons.pauser import cuda, release
-from gpucommons.pauser.arrivals import DEVICE_FILES, ArrivalWatch
+from gpucommons.pauser.arrivals import DEVICE_FILES, ArrivalWatch, cuda_users
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, failure
 from gpucommons.pauser.calls import MAX_PAUSING, MAX_RESUMING, CallThreads
 from gpucommons.pauser.freeze import Freeze
@@ -50,6 +50,7 @@ _READ_BYTES: Final = 65536
 _SOCKET_MODE: Final = 0o666
 _CLAIM_S: Final = 2.0
 _START_S: Final = 2.0
+_LOST_S: Final = 1.0
 # At the end: for locks, and for a checkpoint or restore under way, which cannot be cancelled.
 _RELEASE_S: Final = 3.0
 _LONG_RELEASE_S: Final = 60.0
@@ -190,6 +191,12 @@ class Server:
             record.close()
             return
         self._goes_on()
+        if "cuda" in backends:
+            lost = release.write_lost(record, backends["cuda"], cuda_users(self._settings.device_files), _LOST_S)
+            if lost:
+                self._log.line(
+                    f"parked programs that {record.path} did not name: {', '.join(str(e.pid) for e in lost)}"
+                )
         pauses = Pauses(record, backends, self._settings.backend, self._settings.max_pause_s, self._notify)
         self._resumed = pauses.start()
         if self._resumed:

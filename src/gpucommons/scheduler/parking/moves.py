@@ -254,6 +254,7 @@ class ProgramMoves:
         host: ParkHost,
         end_turns: EndTurns,
         on_end: Callable[[], None],
+        host_reserve_percent: float,
         suspended: SuspendedJobs | None = None,
     ) -> None:
         self._moves = moves
@@ -265,6 +266,7 @@ class ProgramMoves:
         self._host = host
         self._end_turns = end_turns
         self._on_end = on_end
+        self._host_reserve_percent = host_reserve_percent
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -320,9 +322,19 @@ class ProgramMoves:
             return
         program.begin(ParkStage.PARKED, now)
         self._log.parked(program, now - begun_s)
-        if program.cause == TURN:
+        if self._host_is_short():
+            # Others took host memory meanwhile. The kernel would kill for it; a parked program is a likely victim.
+            refusal = ParkRefusal(WhyNot.HOST_MEMORY, "it is brought back: too little of the host's memory is left")
+            self._resident.cannot_park(program.places, refusal, now + _AGAIN_S)
+            self._log.refused(program, refusal)
+            program.go_on(now)
+        elif program.cause == TURN:
             # It was at work: it waits for its next turn.
             program.go_on(now, touched=False)
+
+    def _host_is_short(self) -> bool:
+        memory = self._host.host_memory()
+        return memory is not None and memory.budget_bytes(self._host_reserve_percent) <= 0
 
     def _could_not_park(self, program: ParkedProgram, moved: MoveResult, failed: Failure) -> None:
         """Some processes may be parked all the same: they are brought back at once."""
@@ -392,8 +404,11 @@ def _refusal(moved: MoveResult, failed: Failure) -> tuple[ParkRefusal, float]:
 
 
 class RecordSync:
-    def __init__(self, pauser: Pauser, parked: ParkedPrograms) -> None:
+    """`fullest_gpu` is the GPU with the least free memory; empty while that is not known."""
+
+    def __init__(self, pauser: Pauser, parked: ParkedPrograms, fullest_gpu: Callable[[], str]) -> None:
         self._pauser = pauser
+        self._fullest_gpu = fullest_gpu
         self._parked = parked
         # The pid of the pauser whose record was last taken in.
         self._synced: int | None = None
@@ -424,9 +439,23 @@ class RecordSync:
         for one in found:
             if one.stage is Stage.PARKED and one.process not in known | self._parked.processes:
                 left = left_parked(one, now, time.time())
+                if not one.gpu:
+                    # Its entry in the record was lost, and the driver does not say on which GPU it was.
+                    self._adopt(left)
+                else:
+                    log.warning("parking: %s was left parked and is brought back", left.name)
                 self._parked.add(left)
-                log.warning("parking: %s was left parked and is brought back", left.name)
         self._synced = pid
+
+    def _adopt(self, program: ParkedProgram) -> None:
+        """It comes back when it is used or asked for, where the GPU with the least room has enough for it: another tool
+        may have parked it."""
+        gpu = self._fullest_gpu()
+        program.places = {process: place._replace(device=gpu) for process, place in program.places.items()}
+        program.wakes_since_s = None
+        log.warning(
+            "parking: %s is parked, and the record did not name it; 'gpucommons wake' brings it back", program.name
+        )
 
     def _is_sure(self, program: ParkedProgram, parked: AbstractSet[ProcessKey], now: float) -> None:
         was_moving, program.unsure = program.unsure, False

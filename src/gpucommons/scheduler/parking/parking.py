@@ -79,6 +79,14 @@ class ParkOrder(NamedTuple):
     refused: tuple[str, ...]
 
 
+_ALREADY: Final[Mapping[ParkStage, str]] = {
+    ParkStage.PARKING: "{} is being parked already",
+    ParkStage.PARKED: "{} is already parked",
+    ParkStage.WAKING: "{} is being brought back: park it when that has ended",
+    ParkStage.STRANDED: "{} cannot be parked: the driver could not restore it; end the process",
+}
+
+
 class ParkOrders:
     """`on_order` is called after each order, so that it is planned at once."""
 
@@ -99,6 +107,10 @@ class ParkOrders:
     def park(self, target: str, uid: int | None) -> ParkOrder:
         """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
         found = [resident for resident in self._resident if target in resident.names]
+        already = [program for program in self._parked if target in program.names]
+        if already and not found:
+            allowed = _of_user(target, uid, [(program.uid, program) for program in already])
+            return ParkOrder((), (), tuple(_ALREADY[program.stage].format(program.name) for program in allowed))
         return self._ask(_of_user(target, uid, [(resident.program.uid, resident) for resident in found]))
 
     def park_processes(self, pids: AbstractSet[int]) -> ParkOrder:
@@ -292,7 +304,7 @@ class Parking:
         self._parked = ParkedPrograms(host)
         self._rooms = Rooms(rooms)
         self._looks = ParkLooks(self._resident, self._parked, host, _look_every_s(settings, self._arrival_rules))
-        self._record = RecordSync(pauser, self._parked)
+        self._record = RecordSync(pauser, self._parked, self._fullest_gpu)
         self.log = ParkLog()
         self.orders = ParkOrders(self._resident, self._parked, self.log, pauser, on_order=self._wake_up.set)
         self.newcomers = Newcomers(pauser, rules, self.log, self._wake_up.set, own_uid)
@@ -311,6 +323,7 @@ class Parking:
             end_turns,
             on_end=self._wake_up.set,
             suspended=self._suspended,
+            host_reserve_percent=settings.host_reserve_percent,
         )
         # The requests for leases whose room is expected, and when.
         self._expected_s: Mapping[str, float] = {}
@@ -422,6 +435,10 @@ class Parking:
         self._carry_out(plan(self._terms, situation))
         self.newcomers.carry_out(arrivals)
         self._expect(expected_rooms(self._terms, situation))
+
+    def _fullest_gpu(self) -> str:
+        known = [(gpu.free_bytes, device) for device, gpu in self._memory.items() if gpu.free_bytes is not None]
+        return min(known, default=(0, ""))[1]
 
     async def _watch_arrivals(self) -> None:
         """Newcomers are held on GPUs that are short of room, where idle programs could make room, and nowhere else."""
