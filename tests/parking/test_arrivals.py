@@ -201,6 +201,7 @@ def test_a_newcomer_does_not_wait_for_a_driver_that_does_not_answer() -> None:
         (GpuMemory(10, TOTAL, 0, is_mig=True), resident("p0", 90), False),
         (GpuMemory(10, TOTAL, 0), resident("p0", 90, idle_s=119.0), False),
         (GpuMemory(10, TOTAL, 0), resident("p0", 90, obstacle=ALONE), False),
+        (GpuMemory(10, TOTAL, 0), resident("p0", 90, is_latency=True), False),
         (GpuMemory(10, TOTAL, 0), resident("p0", 90, resident_since_s=NOW_S - 5), False),
     ],
 )
@@ -235,7 +236,7 @@ def test_nothing_comes_back_while_a_newcomer_settles_unless_it_is_used() -> None
 
 
 def test_the_room_of_a_newcomer_is_kept_until_it_is_used_or_has_settled() -> None:
-    """A program that its user uses comes back beside it only where both fit."""
+    """A program that its user uses comes back only where both fit."""
     parked = PlannedProgram("p0", ParkStage.PARKED, {GPU: 40}, wakes_since_s=NOW_S - 1, settled_s=0.0)
     settling = newcomer(7)._replace(went_on_s=NOW_S - 5)
     busy = resident("busy", 50, idle_s=0.0)

@@ -167,8 +167,13 @@ class ArrivalWatch:
 
     def _add_all(self, opens: "_DeviceEvents") -> None:
         opens.add(self._files_in(self._directory))
+        namespaces = set()
         for pid in self._pids():
-            opens.add(self._files_seen_by(pid))
+            with suppress(OSError):
+                namespace = os.stat(self._procfs / str(pid) / "ns" / "mnt").st_ino
+                if namespace not in namespaces:
+                    namespaces.add(namespace)
+                    opens.add(self._files_seen_by(pid))
 
     def _files_in(self, directory: Path) -> Iterator[Path]:
         """The control file is opened first and by all; the others show a second program of a process that has it."""
@@ -178,7 +183,9 @@ class ArrivalWatch:
                     yield directory / name
 
     def _files_seen_by(self, pid: int) -> Iterator[Path]:
-        return self._files_in(self._procfs / str(pid) / "root" / str(self._directory).lstrip("/"))
+        """Those that every CUDA program opens."""
+        directory = self._procfs / str(pid) / "root" / str(self._directory).lstrip("/")
+        return (directory / name for name in (_CONTROL, _UVM))
 
     # -- candidates
 

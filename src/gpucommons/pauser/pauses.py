@@ -33,6 +33,8 @@ _SHORT_CALL_S: Final = 0.2
 # A new program: it has no work submitted, and is not ready for some milliseconds.
 _HOLD_TIMEOUT_MS: Final = 200
 _HOLD_AGAIN_S: Final = 0.002
+# Whatever else the driver answers while a program starts may pass.
+_NOT_TO_BE_HELD: Final = frozenset({Code.NOT_SUPPORTED, Code.WRONG_STATE})
 # How long a program that yields to another may take to stop: later than this, it is not worth it. It is tried again
 # later, or soon where it was being resumed.
 _HOLD_BACK_MS: Final = 100
@@ -308,7 +310,9 @@ class Pauses:
             self._forget(hold)
             return False
         failed: Failure | None = failure(Code.NOT_CUDA)
-        while failed is not None and failed.code == Code.NOT_CUDA and time.monotonic() < until_s and not hold.revoked:
+        while failed is not None and failed.code not in _NOT_TO_BE_HELD and time.monotonic() < until_s:
+            if hold.revoked:
+                break
             if has_ended(key) or gpu_of() is None or self._looks.why_not(key, every_thread=False) is not None:
                 break
             with self._looks.call(key, timeout_s, lambda found: self._give_up(hold, found, _no_answer)):

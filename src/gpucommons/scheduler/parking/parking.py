@@ -374,8 +374,11 @@ class Parking:
         paused: AbstractSet[str],
         in_turns: AbstractSet[str],
         as_of_s: float,
+        latency: AbstractSet[str] = frozenset(),
     ) -> None:
-        """One reading: programs that take part and that do not, the keys of those that are paused, or take turns."""
+        """One reading: programs that take part and that do not, the keys of those that are paused, that take turns, and
+        that are of class latency."""
+        self._resident.latency = latency
         self._resident.see(programs, exempt, paused, in_turns, self._parked.processes, as_of_s)
 
     # Output

@@ -11,7 +11,7 @@
    program, lease or client waits for its room, and parking makes that room. A program that waits to be brought back
    comes before leases and clients; one that made room for one of them comes after it. For programs that have just
    started (arrivals.py) a shorter idle time counts.
-5. A program that was brought back stays for `min_residence_s`, unless its owner asks.
+5. A program that was brought back stays for `min_residence_s`, and one of class latency stays, unless its owner asks.
 
 The parts below answer in this order: why a program cannot be parked; what waits for room; which programs make room;
 which room is kept for programs that come back; the plan; and, for people, when those that wait will have room.
@@ -421,6 +421,7 @@ def _is_idle(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram
     return (
         idle_after_s > 0
         and program.idle_s >= idle_after_s
+        and not program.is_latency
         and (since_s is None or situation.now_s - since_s >= terms.min_residence_s)
         and refusal_of(terms, situation, program) is None
     )

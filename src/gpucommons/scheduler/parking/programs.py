@@ -306,6 +306,8 @@ class ResidentPrograms:
     ) -> None:
         self._idle_after_s = idle_after_s
         self._arrival_idle_after_s = arrival_idle_after_s
+        # The keys of programs of class latency, as of the last reading.
+        self.latency: AbstractSet[str] = frozenset()
         # When the first reading came: programs that it shows are not new.
         self._first_s: float | None = None
         self._oversubscribe = oversubscribe
@@ -417,6 +419,7 @@ class ResidentPrograms:
             container_room_bytes=self._host.container_room_bytes(resident.pids) if is_candidate else None,
             asked=resident.asked,
             is_young=not woken and self._is_young(resident, now_s),
+            is_latency=program.key in self.latency,
             processes=program.process_keys,
         )
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.sharing import SharingClass
 from gpucommons.pauser.backend import Code
 from gpucommons.pauser.client import (
     LOCK_TIMEOUT_GROWTH,
@@ -415,7 +416,10 @@ class Programs:
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
             in_turns = {key for key, member in self._members.items() if member.takes_turns}
-            self.parking.see(found.programs, found.exempt, paused, in_turns, reading.as_of_s)
+            latency = {
+                key for key, member in self._members.items() if member.client.sharing_class is SharingClass.LATENCY
+            }
+            self.parking.see(found.programs, found.exempt, paused, in_turns, reading.as_of_s, latency)
 
     def _sample_use(self, reading: ProgramReading, now: float) -> None:
         """What the processes of each client used of its GPU since the last reading."""
