@@ -2,7 +2,11 @@
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
@@ -10,12 +14,14 @@ from typing import Literal
 import pytest
 
 from gpucommons.agent.sampler import Sampler
+from gpucommons.base.processes import cpu_wait_s
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.source import Source, SourceAbsent, SourceError
 
 MEMORY = MemoryReading(100, 50)
 CPU = CpuReading(4, 1.0, 1.0, 1.0, 0.5)
+BUSY_CPU = CpuReading(4, 20.0, 20.0, 20.0, 1.0)
 
 
 class Clock:
@@ -50,9 +56,10 @@ def memory(read: Callable[[], object] = lambda: MEMORY) -> Scripted:
     return Scripted("memory", MemoryReading, read)
 
 
-def sampler(clock: Clock, *sources: Scripted) -> Sampler:
+def sampler(clock: Clock, *sources: Scripted, cpu_wait: Callable[..., float] = lambda *_: 0.0) -> Sampler:
     given = [each.source for each in sources]
-    return Sampler(given, interval_s=1.0, hostname="h", monotonic=clock, wall=lambda: clock.now_s + 5e8)
+    wall = lambda: clock.now_s + 5e8  # noqa: E731
+    return Sampler(given, interval_s=1.0, hostname="h", monotonic=clock, wall=wall, read_cpu_wait=cpu_wait)
 
 
 async def ticks(running: Sampler, clock: Clock, count: int, step_s: float = 1.0) -> Snapshot:
@@ -118,6 +125,59 @@ def test_each_source_has_its_own_cadence() -> None:
         running.close()
 
     asyncio.run(scenario())
+
+
+def test_on_a_loaded_machine_a_late_reading_is_served_with_its_age() -> None:
+    """The read waits for a processor most of the time: its last reading is kept, and the late one is taken."""
+
+    async def scenario() -> None:
+        clock, release, waited_s = Clock(), threading.Event(), 0.0
+        slow = Scripted("cpu", CpuReading, lambda: CPU)
+        running = sampler(clock, slow, cpu_wait=lambda *_: waited_s)
+        first = await ticks(running, clock, 1)
+        slow.read_now = lambda: release.wait() and BUSY_CPU
+        for _ in range(5):
+            snapshot = await running.tick(settle_s=0.05)
+            clock.now_s += 1.0
+            waited_s += 0.9
+        state = snapshot.sources["cpu"]
+        assert (snapshot.readings.cpu, state.up, dict(state.failures)) == (CPU, True, {})
+        assert state.last_success_monotonic_s == first.sources["cpu"].last_success_monotonic_s, "its age is known"
+        release.set()
+        for _ in range(10_000):
+            if (await running.tick(settle_s=0.05)).readings.cpu != CPU:
+                break
+            await asyncio.sleep(0.001)
+        assert running.latest().readings.cpu == BUSY_CPU  # type: ignore[union-attr]
+        # One that does not come back is dropped all the same.
+        release.clear()
+        for _ in range(12):
+            snapshot = await running.tick(settle_s=0.05)
+            clock.now_s += 1.0
+            waited_s += 1.0
+        assert (snapshot.readings.cpu, dict(snapshot.sources["cpu"].failures)) == (None, {"timeout": 1})
+        release.set()
+        running.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_thread_that_shares_a_processor_has_waited_for_it() -> None:
+    before = os.sched_getaffinity(0)
+    one = {min(before)}
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            os.sched_setaffinity(busy.pid, one)
+            os.sched_setaffinity(0, one)
+            waited_s = cpu_wait_s(threading.get_native_id())
+            deadline_s = time.monotonic() + 20
+            while cpu_wait_s(threading.get_native_id()) - waited_s < 0.05 and time.monotonic() < deadline_s:
+                pass
+            assert cpu_wait_s(threading.get_native_id()) - waited_s >= 0.05
+        finally:
+            os.sched_setaffinity(0, before)
+            busy.kill()
+    assert cpu_wait_s(0, 999_999_999) == 0.0
 
 
 def test_a_hung_source_does_not_affect_the_others() -> None:

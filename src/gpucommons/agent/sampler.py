@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucommons.base.backoff import Backoff
+from gpucommons.base.processes import cpu_wait_s
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
 
@@ -39,6 +40,7 @@ def on_beat(now_s: float, due_s: float, period_s: float) -> bool:
 # Holds all rules about when a source is read, timed out and retried. The time is passed to each method.
 
 _LONG_DETAIL = 300
+_LATE_RATIO = 3.0
 
 
 @dataclass(slots=True)
@@ -76,9 +78,19 @@ class SourceTracker:
         self.started_s, self._timed_out = now_s, False
         self.due_s = next_beat(now_s, self.source.cadence_s)
 
-    def check_deadline(self, now_s: float) -> bool:
-        """Drop the reading of a source whose read takes too long. True if the deadline has just passed."""
-        if self.started_s is None or self._timed_out or now_s - self.started_s < self.deadline_s:
+    def is_late(self, now_s: float) -> bool:
+        """Whether a read takes longer than it may, and that is not known yet."""
+        return self.started_s is not None and not self._timed_out and now_s - self.started_s >= self.deadline_s
+
+    def check_deadline(self, now_s: float, cpu_wait_s: float = 0.0) -> bool:
+        """Drop the reading of a source whose read takes too long. True if the deadline has just passed.
+
+        `cpu_wait_s` is how long it waited for a processor: that does not count, up to three times the deadline. On a
+        loaded machine the last reading is served meanwhile, and its age is that of the last success.
+        """
+        if self.started_s is None or not self.is_late(now_s):
+            return False
+        if now_s - self.started_s < self.deadline_s + min(cpu_wait_s, _LATE_RATIO * self.deadline_s):
             return False
         self._timed_out = True
         detail = f"no answer within {self.deadline_s:g} s; still waiting"
@@ -174,6 +186,11 @@ class ReadThread:
         self._jobs.put(job)
         return future
 
+    @property
+    def native_id(self) -> int:
+        """0 before the first read."""
+        return 0 if self._thread is None else self._thread.native_id or 0
+
     def close(self) -> None:
         """End the thread after the current read; does not wait for it."""
         self._jobs.put(None)
@@ -218,6 +235,7 @@ class Sampler:
         derive: Callable[[Readings], Readings] = lambda readings: readings,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        read_cpu_wait: Callable[..., float] = cpu_wait_s,
     ) -> None:
         self._trackers = [SourceTracker(source) for source in sources]
         self._threads = {
@@ -234,6 +252,9 @@ class Sampler:
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._snapshot: Snapshot | None = None
         self._read_soon = asyncio.Event()
+        self._read_cpu_wait = read_cpu_wait
+        # By name of the source, when its last read began.
+        self._cpu_wait_s: dict[str, float] = {}
 
     def subscribe(self, on_publish: Callable[[Snapshot], None]) -> None:
         """`on_publish` is called with every Snapshot on the event loop; it must not block."""
@@ -289,9 +310,20 @@ class Sampler:
         if thread is None:
             self._finish(tracker, _outcome(tracker.source.read))
             return None
+        self._cpu_wait_s[tracker.source.name] = self._cpu_wait(thread)
         future = thread.submit(tracker.source.read)
         future.add_done_callback(lambda done: self._on_done(tracker, done))
         return future
+
+    def _cpu_wait(self, thread: ReadThread) -> float:
+        """Also of this thread: it may be waited for because it holds the interpreter's lock."""
+        return self._read_cpu_wait(threading.get_native_id(), thread.native_id)
+
+    def _cpu_wait_of(self, tracker: SourceTracker) -> float:
+        """How long the read that is under way has waited for a processor."""
+        name = tracker.source.name
+        thread = self._threads.get(name)
+        return 0.0 if thread is None else self._cpu_wait(thread) - self._cpu_wait_s.get(name, 0.0)
 
     def _on_done(self, tracker: SourceTracker, future: "asyncio.Future[object]") -> None:
         if not future.cancelled():
@@ -306,7 +338,7 @@ class Sampler:
         now_s = self._monotonic()
         for tracker in self._trackers:
             before = tracker.state
-            if tracker.check_deadline(now_s):
+            if tracker.is_late(now_s) and tracker.check_deadline(now_s, self._cpu_wait_of(tracker)):
                 _log_change(before, tracker.state)
         # The tracker has checked the type of each value.
         values: dict[str, Any] = {t.source.feeds: t.value for t in self._trackers if t.value is not None}

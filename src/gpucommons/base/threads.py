@@ -19,8 +19,15 @@ import uvloop
 T = TypeVar("T")
 
 
+class ThreadsExhausted(OSError):
+    """The process may start no further thread now. One line."""
+
+
 async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Not on the loop's thread pool: at exit the interpreter waits for the threads of a pool."""
+    """Not on the loop's thread pool: at exit the interpreter waits for the threads of a pool.
+
+    Raises ThreadsExhausted.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -33,7 +40,10 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(settle)
 
-    threading.Thread(target=run, name="web-blocking", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="web-blocking", daemon=True).start()
+    except RuntimeError:
+        raise ThreadsExhausted("no thread can be started: the limit of tasks is reached (TasksMax)") from None
     return await done
 
 

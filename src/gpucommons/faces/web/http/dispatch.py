@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from gpucommons.base.http_library import HttpProcessingError, web
+from gpucommons.base.threads import ThreadsExhausted
 from gpucommons.faces.web.access.control import AccessControl, HostNames
 from gpucommons.faces.web.access.reload import WebConfigSettings
 from gpucommons.faces.web.http.connections import ConnectionGuard, Connections, guard_of
@@ -102,6 +103,7 @@ class ScrapeMeters:
 
 _WHOLE_BYTES = 128 * 1024
 _PIECE_BYTES = 64 * 1024
+_BUSY = text("too busy: try again in a second\n", 503, {"Retry-After": "1"})
 _INTERNAL_ERROR = text("internal error; see the agent's log\n", 500)
 
 log = logging.getLogger(__name__)
@@ -197,6 +199,9 @@ class Dispatcher:
                     await self._viewer(http_request),
                 )
             )
+        except ThreadsExhausted as error:
+            log.warning("no response to %s %r: %s", http_request.method, http_request.path, error)
+            return _BUSY
         except Exception:
             log.exception("no response to %s %r", http_request.method, http_request.path)
             return _INTERNAL_ERROR
