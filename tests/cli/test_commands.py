@@ -171,7 +171,7 @@ def test_sample_in_each_format() -> None:
 def test_check_config_prints_the_origin_of_each_value(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text("[sampling]\ninterval_s = 7\n")
-    done = command("check-config", str(file), environment={"GPUCOMMONS_PROCESSES_BUSIEST": "9"})
+    done = command("check-config", str(file), "--all", environment={"GPUCOMMONS_PROCESSES_BUSIEST": "9"})
     assert done.returncode == 0
     assert re.search(rf"sampling.interval_s +7.0 +file {re.escape(str(file))}\n", done.stdout)
     assert re.search(r"processes.busiest +9 +environment GPUCOMMONS_PROCESSES_BUSIEST\n", done.stdout)

@@ -95,13 +95,36 @@ def test_check_config_has_the_values_of_the_text_and_their_origins(
     assert len(found["warnings"]) == 1
     assert err == f"warning: {found['warnings'][0]}\n"
 
-    status, text, _ = here(capsys, "check-config", str(file))
+    status, text, _ = here(capsys, "check-config", str(file), "--all")
     assert status == 0
-    rows = [re.split(r"  +", line, maxsplit=1) for line in text.splitlines()]
+    *lines, last = text.splitlines()
+    differ = sum(row["origin"] != "default" for row in values.values())
+    assert last == f"{file}: valid; {differ} of {len(values)} values differ from the defaults"
+    _, changed, _ = here(capsys, "check-config", str(file))
+    assert [line.split()[0] for line in changed.splitlines()[:-1]] == [
+        path for path, row in values.items() if row["origin"] != "default"
+    ]
+    rows = [re.split(r"  +", line, maxsplit=1) for line in lines]
     assert [path for path, _ in rows] == list(values)
     for path, rest in rows:
         origin = " ".join(filter(None, (values[path]["origin"], values[path]["where"])))
         assert rest.removesuffix(origin).strip() == json.dumps(values[path]["value"], ensure_ascii=False)
+
+
+def test_every_mistake_of_a_file_and_what_it_names_in_vain_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text("[sampling]\nspeed = 7\ninterval_s = 'soon'\n[leases]\nenabled = 5\n")
+    status, out, err = here(capsys, "check-config", str(file), "--json")
+    found = json.loads(out)
+    assert (status, [problem["line"] for problem in found["problems"]]) == (2, [2, 3, 5])
+    assert all(problem["message"] in err for problem in found["problems"])
+    file.write_text("[leases]\nadmin_group = 'no-such-group'\n[webhook]\nurl_file = '/nowhere/url'\n")
+    status, out, err = here(capsys, "check-config", str(file))
+    assert (status, "valid" in out) == (0, True)
+    assert "warning: leases.admin_group: there is no group 'no-such-group' on this machine\n" in err
+    assert "warning: webhook.url_file: there is no file /nowhere/url\n" in err
 
 
 @pytest.mark.parametrize(

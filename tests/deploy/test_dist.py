@@ -193,6 +193,9 @@ IN_A_ROOT = """
 set -e
 mount -t tmpfs none /mnt
 mount -t tmpfs none /run
+"$INSTALL" --source "$WHEEL" 2>&1 | grep -o "systemd does not run here, nothing was changed"
+ls -d /opt/gpucommons 2>/dev/null
+mkdir -p /run/systemd/system
 for place in etc opt usr/local; do
     mkdir -p "/mnt/$place/upper" "/mnt/$place/work"
     mount -t overlay overlay -o "lowerdir=/$place,upperdir=/mnt/$place/upper,workdir=/mnt/$place/work" "/$place"
@@ -230,8 +233,10 @@ def test_install_in_a_root_of_its_own(dist: Dist, tmp_path: Path) -> None:
         timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[0].startswith(f"version: gpucommons {__version__} ")
-    assert done.stdout.splitlines()[1:] == ["verified", "gone"], done.stdout + done.stderr
+    refused, version, *rest = done.stdout.splitlines()
+    assert refused == "systemd does not run here, nothing was changed"
+    assert version.startswith(f"version: gpucommons {__version__} ")
+    assert rest == ["verified", "gone"], done.stdout + done.stderr
     first = ["daemon-reload", "enable gpucommons-pauser", "restart gpucommons-pauser"]
     first += ["enable gpucommons", "restart gpucommons"]
     services = ("gpucommons", "gpucommons-pauser", "gpucommons-stack")
@@ -244,4 +249,7 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "install.sh: unknown option '--nonsense'; see: install.sh --help\n"
     assert "--uninstall" in installed(tmp_path, "--help").stdout
+    purge = installed(tmp_path, "--purge")
+    assert (purge.returncode, "use it with --uninstall" in purge.stderr) == (2, True), "it does not install"
+    assert list(tmp_path.iterdir()) == []
     assert "no such source: /nowhere" in installed(tmp_path, "--source", "/nowhere").stderr

@@ -1,8 +1,9 @@
 """`gpucommons check-config`: check a configuration file, print every value in force, try the channels of messages."""
 
+import grp
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -21,6 +22,8 @@ from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.values import Json, indented
 from gpucommons.idle.channels import DeliveryFailed, Letter
 
+# The ends of settings that name a file that is read. What the agent writes need not exist yet.
+_FILES = ("_file", "tls_certificate", "tls_key")
 # A longer value, such as a regular expression, moves the origin in its own line only.
 _WIDEST_VALUE = 40
 
@@ -46,9 +49,10 @@ def check_config(
         str | None,
         typer.Option(metavar="ADDRESS", help="Recipient of the test email. Default: mail.admin.", show_default=False),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print the values that are defaults, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a configuration file and print the values in force.
+    """Check a configuration file: every mistake, or what differs from the defaults.
 
     Each value is printed with its origin: default, file, environment or flag.
     """
@@ -58,19 +62,39 @@ def check_config(
         loaded = _checked(file)
     except ConfigError as error:
         if as_json:
-            problem = {"line": error.line, "message": str(error)}
-            show(indented(_document(file, [problem], [], None)))
+            problems: list[Json] = [{"line": each.line, "message": str(each)} for each in (error, *error.more)]
+            show(indented(_document(file, problems, [], None)))
+        for other in error.more:
+            show_error(printable(f"gpucommons: {other}"))
         raise
     if send_test:
         _send_test(loaded.settings, to, as_json)
         return
-    for warning in loaded.warnings:
-        show_error(printable(f"warning: {warning}"))
     values = _values(loaded)
+    warnings = [*loaded.warnings, *_missing(values)]
+    for warning in warnings:
+        show_error(printable(f"warning: {warning}"))
     if as_json:
-        show(indented(_document(file, [], loaded.warnings, {each.path: _row(each) for each in values})))
-    else:
-        _show_table(values)
+        show(indented(_document(file, [], warnings, {each.path: _row(each) for each in values})))
+        return
+    changed = [each for each in values if each.origin != "default"]
+    _show_table(values if every else changed)
+    count = f"{len(changed)} of {len(values)} values differ from the defaults"
+    show_line(printable(f"{file}: valid; {count if every else f'{count} (--all shows the others)'}"))
+
+
+def _missing(values: Iterable[_Value]) -> Iterator[str]:
+    """Files and groups that a setting names and this machine does not have. They may come later: they are warnings."""
+    for path, value, origin in values:
+        if origin == "default" or not isinstance(value, str) or not value:
+            continue
+        if path.endswith(_FILES) and not Path(value).exists():
+            yield f"{path}: there is no file {value}"
+        elif path.endswith("admin_group"):
+            try:
+                grp.getgrnam(value)
+            except KeyError:
+                yield f"{path}: there is no group {value!r} on this machine"
 
 
 def _checked(file: Path) -> LoadedSettings:
@@ -109,6 +133,8 @@ def _row(value: _Value) -> Json:
 
 def _show_table(values: Iterable[_Value]) -> None:
     rows = [(each.path, as_toml(each.value), each.origin) for each in values]
+    if not rows:
+        return
     path_width = max(len(path) for path, _, _ in rows)
     value_width = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
     for path, value, origin in rows:

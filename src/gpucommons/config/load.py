@@ -209,17 +209,27 @@ _Layer = dict[str, tuple[Any, str]]
 
 def _from_file(toml: TomlFile, by_path: Mapping[str, Key]) -> _Layer:
     found: _Layer = {}
+    mistakes: list[ConfigError] = []
     free = dict(free_sections())
     for section, table in toml.document.items():
-        if not isinstance(table, dict):
-            with toml.at(section):
-                raise ConfigError(f"'{section}' is outside of any [section]; move it below one")
-        if section in free:
+        try:
+            if not isinstance(table, dict):
+                with toml.at(section):
+                    raise ConfigError(f"'{section}' is outside of any [section]; move it below one")
+        except ConfigError as error:
+            mistakes.append(error)
             continue
-        for name, value in table.items():
-            with toml.at(section, name):
-                key = _known(f"{section}.{name}", by_path)
-                found[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
+        for name, value in table.items() if section not in free else ():
+            try:
+                with toml.at(section, name):
+                    key = _known(f"{section}.{name}", by_path)
+                    found[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
+            except ConfigError as error:
+                mistakes.append(error)
+    if mistakes:
+        first, *more = mistakes
+        first.more = tuple(more)
+        raise first
     return found
 
 

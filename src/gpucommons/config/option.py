@@ -12,12 +12,14 @@ from gpucommons.base.text import USER_PLACE, is_mail_address
 class ConfigError(Exception):
     """One line: the key and its value, why the value is wrong, and what to do.
 
-    `line` is the line of the file; None where it is not known, or where several settings contradict each other.
+    `line` is the line of the file; None where it is not known, or where several settings contradict each other. `more`
+    are further mistakes of the same file.
     """
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
+        self.more: tuple[ConfigError, ...] = ()
 
 
 def option(
