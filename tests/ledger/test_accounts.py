@@ -80,10 +80,10 @@ def test_the_total_is_the_same_whatever_the_rows_are(period: PeriodUsage, user: 
         documents.append(document)
         for row in rows(accounts).values():
             parts = [row[f"{part}_gpu_hours"] for part in ("active", "idle", "unjudged")]
-            assert row["held_gpu_hours"] == pytest.approx(sum(part or 0 for part in parts), abs=2e-6)
+            assert row["held_gpu_hours"] == pytest.approx(sum(float(str(part or 0)) for part in parts), abs=2e-6)
         for column in ("gpu_cost", "energy_cost", "cost", "unpriced_gpu_hours", "co2_g"):
             of_rows = [row[column] for row in rows(accounts).values() if column in row]
-            known = [value for value in of_rows if value is not None]
+            known = [float(str(value)) for value in of_rows if value is not None]
             assert (document.get(column) or 0) == pytest.approx(sum(known), abs=1e-6 * (len(known) + 1)), column
     assert all(document == documents[0] for document in documents)
 

@@ -6,10 +6,23 @@ Every number is one conversion of an exact sum, as in the accounts: the totals a
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from gpucommons.faces.documents.accounts import COSTS, ROW, currency, hours, row
+from gpucommons.faces.documents.accounts import ROW, currency, hours, total_of
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, TEXT, Schema, by_key, listed, or_null, record
-from gpucommons.faces.documents.values import Json
+from gpucommons.faces.documents.schema import (
+    ABSENT,
+    INTEGER_OR_NULL,
+    NUMBER,
+    NUMBER_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    Record,
+    Schema,
+    by_key,
+    listed,
+    or_null,
+    record,
+)
+from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.model.accounts import NO_CHARGE, Amounts, Charge, JobUsage, Prices, sum_amounts
 from gpucommons.model.allocations import Slot
@@ -22,25 +35,52 @@ PARAMETERS: tuple[Parameter, ...] = (
     text("id", "the job: a Slurm job's id, lease-ID, or a pod as NAMESPACE/POD; required", 300),
 )
 _NS = 10**9
-_REQUIRED: dict[str, Schema] = {
-    "id": TEXT,
-    "users": listed(TEXT),
-    "first_unix_s": or_null(INTEGER),
-    "last_unix_s": or_null(INTEGER),
-    "waited_s": or_null(NUMBER),
-    "ran_s": or_null(NUMBER),
-    "slots": by_key(
-        record(name=TEXT, model=or_null(TEXT), held_gpu_hours=NUMBER, active_gpu_hours=NUMBER), "UUID of the slot"
+
+
+class _SlotOfJob(NamedTuple):
+    slot: Slot
+    model: str | None
+    amounts: Amounts
+
+
+class _Sums(NamedTuple):
+    """A job with what its document is made from. `slots` are what it held on each."""
+
+    job: JobUsage
+    prices: Prices
+    slots: Mapping[Slot, Amounts]
+    total: Amounts
+    charge: Charge
+    outcome: JobOutcome
+
+
+_SLOT = Record[_SlotOfJob](
+    name=(TEXT, lambda held: held.slot.name),
+    model=(TEXT_OR_NULL, lambda held: held.model),
+    held_gpu_hours=(NUMBER, lambda held: hours(held.amounts.held_ns)),
+    active_gpu_hours=(NUMBER, lambda held: hours(held.amounts.active_ns)),
+)
+_JOB = Record[_Sums](
+    {"currency": (TEXT, lambda sums: currency(sums.prices) or ABSENT)},
+    id=(TEXT, lambda sums: sums.job.name),
+    users=(listed(TEXT), lambda sums: sorted({account_name(account) for _, account in sums.job.usage})),
+    first_unix_s=(INTEGER_OR_NULL, lambda sums: sums.job.figures.first_s if sums.job.figures else None),
+    last_unix_s=(INTEGER_OR_NULL, lambda sums: sums.job.figures.last_s if sums.job.figures else None),
+    waited_s=(NUMBER_OR_NULL, lambda sums: _waited_s(sums.job)),
+    ran_s=(
+        NUMBER_OR_NULL,
+        lambda sums: sums.job.figures.last_s - sums.job.figures.first_s if sums.job.figures else None,
     ),
-    "total": {**record(**ROW, **COSTS), "required": list(ROW)},
-    "busy_ratio": or_null(NUMBER),
-    "peak_memory_bytes": or_null(INTEGER),
-    "asked_memory_bytes": or_null(INTEGER),
-    "idle_cpu_ratio": or_null(NUMBER),
-    "idle_disk_ratio": or_null(NUMBER),
-    "hints": listed(TEXT),
-}
-JOB: Schema = {**record(**_REQUIRED, currency=TEXT), "required": list(_REQUIRED)}
+    slots=(by_key(_SLOT.schema, "UUID of the slot"), lambda sums: _slots(sums)),
+    total=(ROW.schema, lambda sums: total_of(sums.total, sums.charge, sums.prices)),
+    busy_ratio=(NUMBER_OR_NULL, lambda sums: rounded(_busy_ratio(sums.outcome), 4)),
+    peak_memory_bytes=(INTEGER_OR_NULL, lambda sums: sums.outcome.peak_bytes),
+    asked_memory_bytes=(INTEGER_OR_NULL, lambda sums: sums.outcome.asked_bytes),
+    idle_cpu_ratio=(NUMBER_OR_NULL, lambda sums: rounded(sums.outcome.idle_cpu_ratio, 4)),
+    idle_disk_ratio=(NUMBER_OR_NULL, lambda sums: rounded(sums.outcome.idle_disk_ratio, 4)),
+    hints=(listed(TEXT), lambda sums: list(job_hints(sums.outcome))),
+)
+JOB: Schema = _JOB.schema
 SCHEMA: Schema = record(**ENVELOPE, job=or_null(JOB))
 
 
@@ -71,12 +111,12 @@ def read(given: Mapping[str, Value]) -> str:
 
 async def document(view: View, viewer: Viewer, id: str, ledger: ReadJob) -> Json:
     """Null where there is no such job, or it is another user's and the viewer sees no other names."""
-    found = None
+    job = None
     if viewer.sees_accounts:
-        found = await ledger(JobQuery(id))
+        job = await ledger(JobQuery(id))
     elif viewer.user is not None:
-        found = await ledger(JobQuery(id, viewer.user))
-    return {**view.envelope(), "job": None if found is None else job_document(found)}
+        job = await ledger(JobQuery(id, viewer.user))
+    return {**view.envelope(), "job": None if job is None else job_document(job)}
 
 
 def job_document(billed: BilledJob) -> dict[str, Json]:
@@ -87,33 +127,27 @@ def job_document(billed: BilledJob) -> dict[str, Json]:
         by_slot.setdefault(slot, []).append(amounts)
         if prices.per_gpu_hour:
             charge = charge.plus(charge_of(slot, job.models.get(slot.gpu_uuid, ""), amounts, prices))
-    slots = {slot: sum_amounts(each) for slot, each in by_slot.items()}
+    slots = {slot: sum_amounts(parts) for slot, parts in by_slot.items()}
     total = sum_amounts(slots.values())
-    outcome, figures = _outcome(job, slots, total), job.figures
+    return _JOB.build(_Sums(job, prices, slots, total, charge, _outcome(job, slots, total)))
+
+
+def _waited_s(job: JobUsage) -> float | None:
+    return None if job.figures is None or job.figures.waited_ms is None else job.figures.waited_ms / 1000
+
+
+def _ran_s(job: JobUsage) -> float | None:
+    return None if job.figures is None else job.figures.last_s - job.figures.first_s
+
+
+def _busy_ratio(outcome: JobOutcome) -> float | None:
+    return None if outcome.idle_ratio is None else 1 - outcome.idle_ratio
+
+
+def _slots(sums: _Sums) -> Json:
     return {
-        "id": job.name,
-        "users": sorted({account_name(account) for _, account in job.usage}),
-        "first_unix_s": None if figures is None else figures.first_s,
-        "last_unix_s": None if figures is None else figures.last_s,
-        "waited_s": None if figures is None or figures.waited_ms is None else figures.waited_ms / 1000,
-        "ran_s": None if figures is None else figures.last_s - figures.first_s,
-        "slots": {
-            slot.uuid: {
-                "name": slot.name,
-                "model": job.models.get(slot.gpu_uuid),
-                "held_gpu_hours": hours(amounts.held_ns),
-                "active_gpu_hours": hours(amounts.active_ns),
-            }
-            for slot, amounts in sorted(slots.items())
-        },
-        "total": row(total, charge, prices),
-        "busy_ratio": None if outcome.idle_ratio is None else round(1 - outcome.idle_ratio, 4),
-        "peak_memory_bytes": outcome.peak_bytes,
-        "asked_memory_bytes": outcome.asked_bytes,
-        "idle_cpu_ratio": _rounded(outcome.idle_cpu_ratio),
-        "idle_disk_ratio": _rounded(outcome.idle_disk_ratio),
-        "hints": list(job_hints(outcome)),
-        **currency(prices),
+        slot.uuid: _SLOT.build(_SlotOfJob(slot, sums.job.models.get(slot.gpu_uuid), amounts))
+        for slot, amounts in sorted(sums.slots.items())
     }
 
 
@@ -131,7 +165,3 @@ def _outcome(job: JobUsage, slots: Mapping[Slot, Amounts], total: Amounts) -> Jo
         None if figures is None or figures.peak_kib is None else figures.peak_kib * 1024,
         None if figures is None or figures.asked_kib is None else figures.asked_kib * 1024,
     )
-
-
-def _rounded(ratio: float | None) -> float | None:
-    return None if ratio is None else round(ratio, 4)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpucommons.base.periods import Period, parse_period
-from gpucommons.faces.documents.accounts import period_document, period_schema
+from gpucommons.faces.documents.accounts import period_document, period_record
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text, word
 from gpucommons.faces.documents.schema import Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
@@ -24,7 +24,7 @@ PARAMETERS: tuple[Parameter, ...] = (
 )
 SCHEMA: Schema = record(
     **ENVELOPE,
-    accounts=or_null(by_key({"anyOf": [period_schema(by, str(by)) for by in By]}, "period, as it was given")),
+    accounts=or_null(by_key({"anyOf": [period_record(by, str(by)).schema for by in By]}, "period, as it was given")),
 )
 
 
@@ -58,12 +58,12 @@ def read(given: Mapping[str, Value], now_s: float) -> ReportQuery:
 
 async def document(view: View, viewer: Viewer, query: ReportQuery, ledger: ReadLedger) -> Json:
     """A viewer that does not see all gets what is billed to them; null where the viewer has no name."""
-    found: Json = None
+    accounts: Json = None
     if viewer.sees_accounts:
-        found = report(query, await ledger(query))
+        accounts = report(query, await ledger(query))
     elif viewer.user is not None and query.user in (None, viewer.user):
-        found = report(query, await ledger(replace(query, user=viewer.user)))
-    return {**view.envelope(), "accounts": found}
+        accounts = report(query, await ledger(replace(query, user=viewer.user)))
+    return {**view.envelope(), "accounts": accounts}
 
 
 def report(query: ReportQuery, period: PeriodAccounts) -> Json:

@@ -3,7 +3,7 @@
 An object has exactly the fields that are declared: a client can rely on each of them, and no other field leaks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from gpucommons.faces.documents.values import Json
@@ -12,6 +12,7 @@ T = TypeVar("T")
 Schema = dict[str, object]
 Field = tuple[Schema, Callable[[T], Json]]
 """The schema of one field, and the function that reads the field from a value."""
+OptionalField = tuple[Schema, Callable[[T], "Json | Absent"]]
 
 TEXT: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}
@@ -51,15 +52,33 @@ def described(schema: Schema, text: str) -> Schema:
 TEXT_OR_NULL, INTEGER_OR_NULL, NUMBER_OR_NULL = or_null(TEXT), or_null(INTEGER), or_null(NUMBER)
 
 
-class Record(Generic[T]):
-    """An object of the API that is made from a value of type T: `Record[Gpu](index=(INTEGER, lambda gpu: ...))`."""
+class Absent:
+    """An optional field that an object does not have."""
 
-    def __init__(self, **fields: Field[T]) -> None:
-        self.schema = record(**{name: schema for name, (schema, _) in fields.items()})
+
+ABSENT = Absent()
+
+
+class Record(Generic[T]):
+    """An object of the API that is made from a value of type T: `Record[Gpu](index=(INTEGER, lambda gpu: ...))`.
+
+    A field of `optional` is left out of an object where it reads ABSENT.
+    """
+
+    def __init__(self, optional: Mapping[str, OptionalField[T]] | None = None, /, **fields: Field[T]) -> None:
+        self.optional = optional or {}
+        self.fields = fields
+        schemas = {name: schema for name, (schema, _) in (*fields.items(), *self.optional.items())}
+        self.schema: Schema = {**record(**schemas), "required": list(fields)}
         self._readers = tuple((name, read) for name, (_, read) in fields.items())
 
     def build(self, value: T) -> dict[str, Json]:
-        return {name: read(value) for name, read in self._readers}
+        built = {name: read(value) for name, read in self._readers}
+        for name, (_, read) in self.optional.items():
+            content = read(value)
+            if not isinstance(content, Absent):
+                built[name] = content
+        return built
 
     def build_or_null(self, value: T | None) -> Json:
         return None if value is None else self.build(value)

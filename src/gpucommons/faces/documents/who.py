@@ -4,14 +4,19 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 from gpucommons.faces.documents.accounts import hours
 from gpucommons.faces.documents.schema import (
     INTEGER,
+    INTEGER_OR_NULL,
     NUMBER,
+    NUMBER_OR_NULL,
     TEXT,
-    Schema,
+    TEXT_OR_NULL,
+    Field,
+    Record,
     by_key,
     described,
     listed,
@@ -33,88 +38,198 @@ from gpucommons.model.ownership import (
     Unattributed,
     sum_portions,
 )
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.process_identity import PidView, ProcessKey, ProcessRow
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import account_names, billed_to, owner_key, qualified_name, slots_by_place
 
 _BASIS = or_null(one_of(*Basis))
-_AMOUNTS: dict[str, Schema] = {
-    "memory_bytes": or_null(INTEGER),
-    "memory_basis": _BASIS,
-    "sm_ratio": or_null(NUMBER),
-    "sm_basis": _BASIS,
-    "power_watts": or_null(NUMBER),
-    "power_basis": _BASIS,
-}
-_HOURS = or_null(NUMBER)
 # The unit of /proc on Linux.
 _TICKS_PER_S = 100
-PROCESS = record(
-    gpu_uuid=TEXT,
-    gpu_index=INTEGER,
-    gpu_instance_id=or_null(INTEGER),
-    slot=or_null(TEXT),
-    pid=INTEGER,
-    name=TEXT,
-    command=described(or_null(TEXT), "its command line; null where it was not read, or is hidden from this viewer"),
-    owner=or_null(TEXT),
-    account=or_null(TEXT),
-    reason=or_null(TEXT),
-    uid=or_null(INTEGER),
-    user=or_null(TEXT),
-    container_id=or_null(TEXT),
-    container=or_null(TEXT),
-    image=or_null(TEXT),
-    pod_uid=or_null(TEXT),
-    pod=or_null(TEXT),
-    namespace=or_null(TEXT),
-    job=or_null(TEXT),
-    unit=or_null(TEXT),
-    **_AMOUNTS,
+_MILLION = 1_000_000
+
+# The objects of the document, each with its schema and how it is read.
+
+
+class Portions(NamedTuple):
+    memory: Portion | None
+    sm: Portion | None
+    power: Portion | None
+
+
+def _amounts(place: str) -> dict[str, Field[Any]]:
+    """The fields of what a process, owner or group uses: `place` is the attribute that has the three portions."""
+
+    def amount(kind: str, scale: int | None = None) -> Callable[[object], Json]:
+        read: Callable[[object], Portion | None] = attrgetter(f"{place}.{kind}")
+
+        def build(value: object) -> Json:
+            portion = read(value)
+            if portion is None:
+                return None
+            return portion.amount if scale is None else portion.amount / scale
+
+        return build
+
+    def basis(kind: str) -> Callable[[object], Json]:
+        read: Callable[[object], Portion | None] = attrgetter(f"{place}.{kind}")
+        return lambda value: None if (portion := read(value)) is None else portion.basis.value
+
+    return {
+        "memory_bytes": (INTEGER_OR_NULL, amount("memory")),
+        "memory_basis": (_BASIS, basis("memory")),
+        "sm_ratio": (NUMBER_OR_NULL, amount("sm", _MILLION)),
+        "sm_basis": (_BASIS, basis("sm")),
+        "power_watts": (NUMBER_OR_NULL, amount("power", 1000)),
+        "power_basis": (_BASIS, basis("power")),
+    }
+
+
+class BilledProcess(NamedTuple):
+    """A process, the name that it is billed to, the name of its slot, and its command line."""
+
+    share: ProcessShare
+    account: str | None
+    slot: str | None
+    command: str | None
+
+
+class _OwnerOnGpu(NamedTuple):
+    share: OwnerShare
+    held_ns: int | None
+
+
+class _OwnerParts(NamedTuple):
+    """What an owner uses on each GPU, and how long it held each today."""
+
+    parts: list[OwnerShare]
+    sums: Portions
+    held_ns: Mapping[str, int]
+
+
+class _Group(NamedTuple):
+    label: str
+    members: list[BilledProcess]
+    sums: Portions
+    held_ns: Mapping[str, int]
+
+
+class _HostUse(NamedTuple):
+    """`row` is None where it was not read, or where another process has that pid now."""
+
+    row: ProcessRow | None
+    start_unix_s: float | None
+
+
+def _hours(held_ns: Iterable[int]) -> float | None:
+    """Null where the ledger has nothing, which is not 0."""
+    times_ns = list(held_ns)
+    return hours(sum(times_ns)) if times_ns else None
+
+
+PROCESS = Record[BilledProcess](
+    gpu_uuid=(TEXT, lambda process: process.share.place.gpu_uuid),
+    gpu_index=(INTEGER, lambda process: process.share.place.gpu_index),
+    gpu_instance_id=(INTEGER_OR_NULL, lambda process: process.share.place.gpu_instance_id),
+    slot=(TEXT_OR_NULL, lambda process: process.slot),
+    pid=(INTEGER, lambda process: process.share.pid),
+    name=(TEXT, lambda process: process.share.workload.process_name),
+    command=(
+        described(TEXT_OR_NULL, "its command line; null where it was not read, or is hidden from this viewer"),
+        lambda process: process.command,
+    ),
+    owner=(TEXT_OR_NULL, lambda process: owner_key(process.share.owner) if process.share.owner else None),
+    account=(TEXT_OR_NULL, lambda process: process.account),
+    reason=(TEXT_OR_NULL, lambda process: process.share.reason.value if process.share.reason else None),
+    uid=(INTEGER_OR_NULL, lambda process: process.share.workload.uid),
+    user=(TEXT_OR_NULL, lambda process: process.share.workload.user),
+    container_id=(TEXT_OR_NULL, lambda process: process.share.workload.container_id),
+    container=(TEXT_OR_NULL, lambda process: process.share.workload.container_name),
+    image=(TEXT_OR_NULL, lambda process: process.share.workload.image),
+    pod_uid=(TEXT_OR_NULL, lambda process: pod.uid if (pod := process.share.workload.pod) else None),
+    pod=(TEXT_OR_NULL, lambda process: pod.name or None if (pod := process.share.workload.pod) else None),
+    namespace=(TEXT_OR_NULL, lambda process: pod.namespace or None if (pod := process.share.workload.pod) else None),
+    job=(TEXT_OR_NULL, lambda process: process.share.workload.job),
+    unit=(TEXT_OR_NULL, lambda process: process.share.workload.unit),
+    **_amounts("share"),
 )
-OWNER = record(
-    kind=TEXT,
-    id=TEXT,
-    name=TEXT,
-    namespace=TEXT,
-    processes=INTEGER,
-    gpu_hours_today=_HOURS,
-    by_gpu=by_key(record(gpu_index=INTEGER, processes=INTEGER, gpu_hours_today=_HOURS, **_AMOUNTS), "UUID of the GPU"),
-    **_AMOUNTS,
+_OWNER_ON_GPU = Record[_OwnerOnGpu](
+    gpu_index=(INTEGER, lambda on_gpu: on_gpu.share.gpu_index),
+    processes=(INTEGER, lambda on_gpu: on_gpu.share.processes),
+    gpu_hours_today=(NUMBER_OR_NULL, lambda on_gpu: None if on_gpu.held_ns is None else hours(on_gpu.held_ns)),
+    **_amounts("share"),
 )
-_REST = record(
-    gpu_index=INTEGER,
-    sentence=TEXT,
-    memory_bytes=or_null(INTEGER),
-    sm_ratio=or_null(NUMBER),
-    power_watts=or_null(NUMBER),
+OWNER = Record[_OwnerParts](
+    kind=(TEXT, lambda owner: owner.parts[0].owner.kind.value),
+    id=(TEXT, lambda owner: owner.parts[0].owner.id),
+    name=(TEXT, lambda owner: owner.parts[0].owner.name),
+    namespace=(TEXT, lambda owner: owner.parts[0].owner.namespace),
+    processes=(INTEGER, lambda owner: sum(share.processes for share in owner.parts)),
+    gpu_hours_today=(NUMBER_OR_NULL, lambda owner: _hours(owner.held_ns.values())),
+    by_gpu=(
+        by_key(_OWNER_ON_GPU.schema, "UUID of the GPU"),
+        lambda owner: {
+            share.gpu_uuid: _OWNER_ON_GPU.build(_OwnerOnGpu(share, owner.held_ns.get(share.gpu_uuid)))
+            for share in owner.parts
+        },
+    ),
+    **_amounts("sums"),
 )
-_REPORTED = record(
-    gpu_index=INTEGER, memory_bytes=or_null(INTEGER), sm_ratio=or_null(NUMBER), power_watts=or_null(NUMBER)
+_REST = Record[Unattributed](
+    gpu_index=(INTEGER, lambda rest: rest.gpu_index),
+    sentence=(TEXT, lambda rest: SENTENCES[rest.reason]),
+    memory_bytes=(INTEGER_OR_NULL, lambda rest: rest.memory_bytes),
+    sm_ratio=(NUMBER_OR_NULL, lambda rest: _scaled(rest.sm_millionths, _MILLION)),
+    power_watts=(NUMBER_OR_NULL, lambda rest: _scaled(rest.power_milliwatts, 1000)),
 )
-_ACCOUNT = record(gpu_hours_today=_HOURS, by_gpu=by_key(NUMBER, "UUID of the GPU"))
+_REPORTED = Record[GpuAccount](
+    gpu_index=(INTEGER, lambda account: account.gpu_index),
+    memory_bytes=(INTEGER_OR_NULL, lambda account: account.memory_used_bytes),
+    sm_ratio=(NUMBER_OR_NULL, lambda account: _scaled(account.sm_millionths, _MILLION)),
+    power_watts=(NUMBER_OR_NULL, lambda account: _scaled(account.power_milliwatts, 1000)),
+)
+_ACCOUNT = Record[Mapping[str, int]](
+    gpu_hours_today=(NUMBER_OR_NULL, lambda held_ns: _hours(held_ns.values())),
+    by_gpu=(by_key(NUMBER, "UUID of the GPU"), lambda held_ns: {uuid: hours(ns) for uuid, ns in held_ns.items()}),
+)
+_HOST_USE = Record[_HostUse](
+    cpu_seconds=(NUMBER_OR_NULL, lambda use: None if use.row is None else use.row.cpu_seconds),
+    rss_bytes=(INTEGER_OR_NULL, lambda use: None if use.row is None else use.row.rss_bytes),
+    start_unix_s=(NUMBER_OR_NULL, lambda use: use.start_unix_s),
+)
+_GROUP = Record[_Group](
+    label=(TEXT, lambda group: group.label),
+    processes=(INTEGER, lambda group: len({process.share.pid for process in group.members})),
+    gpu_indexes=(listed(INTEGER), lambda group: sorted({process.share.place.gpu_index for process in group.members})),
+    gpu_hours_today=(NUMBER_OR_NULL, lambda group: _hours(group.held_ns.values())),
+    **_amounts("sums"),
+)
+GROUP = _GROUP.schema
+_VIEW = Record[PidView](
+    scope=(TEXT, lambda view: view.scope.value),
+    sentence=(TEXT, lambda view: view.sentence),
+)
 SCHEMA = or_null(
     record(
-        view=record(scope=TEXT, sentence=TEXT),
-        processes=by_key(PROCESS, "GPU, pid and start time"),
-        owners=by_key(OWNER, "kind/id"),
-        accounts=by_key(_ACCOUNT, "account of a process: the name under which it is billed, as in the accounts"),
-        unattributed=by_key(by_key(_REST, "reason"), "UUID of the GPU"),
-        reported=by_key(_REPORTED, "UUID of the GPU: what the driver reported for it, which the parts sum to"),
+        view=_VIEW.schema,
+        processes=by_key(PROCESS.schema, "GPU, pid and start time"),
+        owners=by_key(OWNER.schema, "kind/id"),
+        accounts=by_key(_ACCOUNT.schema, "account of a process: the name under which it is billed, as in the accounts"),
+        unattributed=by_key(by_key(_REST.schema, "reason"), "UUID of the GPU"),
+        reported=by_key(_REPORTED.schema, "UUID of the GPU: what the driver reported for it, which the parts sum to"),
     )
 )
 HOST_USE = or_null(
     by_key(
-        record(
-            cpu_seconds=or_null(NUMBER),
-            rss_bytes=or_null(INTEGER),
-            start_unix_s=or_null(NUMBER),
-        ),
+        _HOST_USE.schema,
         "GPU, pid and start time: CPU time, resident memory and start of the process on the host",
     )
 )
 EXPLANATIONS = or_null(by_key(listed(TEXT), "GPU, pid and start time: each step that found the owner"))
-GROUP = record(label=TEXT, processes=INTEGER, gpu_indexes=listed(INTEGER), gpu_hours_today=_HOURS, **_AMOUNTS)
+
+
+def _scaled(amount: int | None, scale: int) -> float | None:
+    return None if amount is None else amount / scale
+
 
 # What rows are grouped by: the field that identifies a group, and the field that labels it.
 GROUPINGS: Mapping[str, tuple[str, str]] = {
@@ -153,15 +268,6 @@ EVERYTHING = WhoFilter()
 _Identity = TypeVar("_Identity")
 
 
-class BilledProcess(NamedTuple):
-    """A process, the name that it is billed to, the name of its slot, and its command line."""
-
-    share: ProcessShare
-    account: str | None
-    slot: str | None
-    command: str | None
-
-
 def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProcess]:
     attribution, gpus = snapshot.readings.attribution, snapshot.readings.gpus
     names = account_names(snapshot.readings.allocations)
@@ -170,7 +276,7 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
         BilledProcess(share, billed_to(share, names), slots.get(share.place), _command(snapshot, share.key))
         for share in (attribution.processes if attribution else ())
     )
-    return [each for each in billed if chosen.has(each.share, each.account)]
+    return [process for process in billed if chosen.has(process.share, process.account)]
 
 
 def _command(snapshot: Snapshot, key: ProcessKey | None) -> str | None:
@@ -186,18 +292,18 @@ def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = Non
         return {"who": None, "groups": None, "explanations": None, "host_use": None}
     processes = chosen_processes(snapshot, chosen)
     held = {key: ns for key, ns in _held_today(snapshot).items() if chosen.has_key(key)}
-    rows = {_process_key(each.share): _process(each) for each in processes}
+    rows = {_process_key(process.share): PROCESS.build(process) for process in processes}
     # Owners include those whose processes this viewer may not see.
     of_all = chosen.user is None and chosen.pid is None
-    owners = attribution.owners if of_all else _owner_shares(each.share for each in processes)
+    owners = attribution.owners if of_all else _owner_shares(process.share for process in processes)
     document: dict[str, Json] = {
-        "view": {"scope": attribution.view.scope.value, "sentence": attribution.view.sentence},
+        "view": _VIEW.build(attribution.view),
         "processes": rows,
         "owners": _owners(owners, held, chosen),
-        "accounts": _accounts({each.account for each in processes}, held),
+        "accounts": _accounts({process.account for process in processes}, held),
         "unattributed": _unattributed(attribution.unattributed, chosen.gpu) if of_all and not chosen.owner else {},
         "reported": {
-            account.gpu_uuid: _reported(account)
+            account.gpu_uuid: _REPORTED.build(account)
             for account in attribution.accounts
             if chosen.gpu in (None, account.gpu_uuid)
         },
@@ -205,36 +311,20 @@ def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = Non
     return {
         "who": document,
         "groups": None if by is None else _grouped(processes, held, by),
-        "explanations": None if chosen.pid is None else {_process_key(each.share): _steps(each) for each in processes},
-        "host_use": {_process_key(each.share): _host_use(snapshot, each.share) for each in processes},
+        "explanations": None
+        if chosen.pid is None
+        else {_process_key(process.share): list(process.share.steps) for process in processes},
+        "host_use": {_process_key(process.share): _host_use(snapshot, process.share) for process in processes},
     }
-
-
-def _reported(account: GpuAccount) -> Mapping[str, Json]:
-    return {
-        "gpu_index": account.gpu_index,
-        "memory_bytes": account.memory_used_bytes,
-        "sm_ratio": None if account.sm_millionths is None else account.sm_millionths / 1_000_000,
-        "power_watts": None if account.power_milliwatts is None else account.power_milliwatts / 1000,
-    }
-
-
-def _steps(each: BilledProcess) -> Json:
-    return list(each.share.steps)
 
 
 def _host_use(snapshot: Snapshot, share: ProcessShare) -> Json:
-    """Null where it was not read, or where another process has that pid now."""
     readings = snapshot.readings
     row = readings.processes.by_pid.get(share.pid) if readings.processes else None
-    known = row is not None and row.key == share.key
     activity = readings.cpu.activity if readings.cpu else None
     boot_s = activity.boot_time_s if activity else None
-    return {
-        "cpu_seconds": row.cpu_seconds if row is not None and known else None,
-        "rss_bytes": row.rss_bytes if row is not None and known else None,
-        "start_unix_s": None if boot_s is None or share.key is None else boot_s + share.key.start_ticks / _TICKS_PER_S,
-    }
+    start_s = None if boot_s is None or share.key is None else boot_s + share.key.start_ticks / _TICKS_PER_S
+    return _HOST_USE.build(_HostUse(row if row is not None and row.key == share.key else None, start_s))
 
 
 def _held_today(snapshot: Snapshot) -> Mapping[HeldKey, int]:
@@ -251,138 +341,60 @@ def _place_key(place: Place) -> str:
     return place.gpu_uuid if place.gpu_instance_id is None else f"{place.gpu_uuid}:{place.gpu_instance_id}"
 
 
-def _amounts(memory: Portion | None, sm: Portion | None, power: Portion | None) -> dict[str, Json]:
-    return {
-        "memory_bytes": None if memory is None else memory.amount,
-        "memory_basis": None if memory is None else memory.basis.value,
-        "sm_ratio": None if sm is None else sm.amount / 1_000_000,
-        "sm_basis": None if sm is None else sm.basis.value,
-        "power_watts": None if power is None else power.amount / 1000,
-        "power_basis": None if power is None else power.basis.value,
-    }
-
-
-def _summed(shares: Iterable[ProcessShare | OwnerShare]) -> dict[str, Json]:
+def _sum(shares: Iterable[ProcessShare | OwnerShare]) -> Portions:
     shares = list(shares)
-    return _amounts(
+    return Portions(
         sum_portions(share.memory for share in shares),
         sum_portions(share.sm for share in shares),
         sum_portions(share.power for share in shares),
     )
 
 
-def _process(each: BilledProcess) -> Mapping[str, Json]:
-    share, work = each.share, each.share.workload
-    pod = work.pod
-    return {
-        "gpu_uuid": share.place.gpu_uuid,
-        "gpu_index": share.place.gpu_index,
-        "gpu_instance_id": share.place.gpu_instance_id,
-        "slot": each.slot,
-        "pid": share.pid,
-        "name": work.process_name,
-        "command": each.command,
-        "owner": None if share.owner is None else owner_key(share.owner),
-        "account": each.account,
-        "reason": None if share.reason is None else share.reason.value,
-        "uid": work.uid,
-        "user": work.user,
-        "container_id": work.container_id,
-        "container": work.container_name,
-        "image": work.image,
-        "pod_uid": None if pod is None else pod.uid,
-        "pod": None if pod is None else pod.name or None,
-        "namespace": None if pod is None else pod.namespace or None,
-        "job": work.job,
-        "unit": work.unit,
-        **_amounts(share.memory, share.sm, share.power),
-    }
-
-
 def _owner_shares(processes: Iterable[ProcessShare]) -> Iterable[OwnerShare]:
-    found: dict[tuple[str, Owner], list[ProcessShare]] = {}
+    by_owner: dict[tuple[str, Owner], list[ProcessShare]] = {}
     for share in processes:
         if share.owner is not None:
-            found.setdefault((share.place.gpu_uuid, share.owner), []).append(share)
-    for (uuid, owner), shares in found.items():
-        sums = (sum_portions(getattr(share, what) for share in shares) for what in ("memory", "sm", "power"))
-        yield OwnerShare(uuid, shares[0].place.gpu_index, owner, len(shares), *sums)
+            by_owner.setdefault((share.place.gpu_uuid, share.owner), []).append(share)
+    for (uuid, owner), shares in by_owner.items():
+        yield OwnerShare(uuid, shares[0].place.gpu_index, owner, len(shares), *_sum(shares))
 
 
 def _owners(shares: Iterable[OwnerShare], held: Mapping[HeldKey, int], chosen: WhoFilter) -> Mapping[str, Json]:
-    found: dict[str, list[OwnerShare]] = {}
+    by_owner: dict[str, list[OwnerShare]] = {}
     for share in shares:
         key = owner_key(share.owner)
         if chosen.gpu in (None, share.gpu_uuid) and chosen.owner in (None, key):
-            found.setdefault(key, []).append(share)
-    by_owner = _by_gpu(held, lambda key: key.owner)
-    return {key: _owner(parts, by_owner.get(_counter_key(parts[0].owner), {})) for key, parts in found.items()}
+            by_owner.setdefault(key, []).append(share)
+    held_by_owner = _by_gpu(held, lambda key: key.owner)
+    return {
+        key: OWNER.build(_OwnerParts(parts, _sum(parts), held_by_owner.get(_counter_key(parts[0].owner), {})))
+        for key, parts in by_owner.items()
+    }
 
 
 def _counter_key(owner: Owner) -> OwnerKey:
     return OwnerKey(owner.kind.value, owner.name, owner.namespace)
 
 
-def _owner(parts: list[OwnerShare], held_ns: Mapping[str, int]) -> Json:
-    owner = parts[0].owner
-    return {
-        "kind": owner.kind.value,
-        "id": owner.id,
-        "name": owner.name,
-        "namespace": owner.namespace,
-        "processes": sum(share.processes for share in parts),
-        "gpu_hours_today": _hours(held_ns.values()),
-        "by_gpu": {
-            share.gpu_uuid: {
-                "gpu_index": share.gpu_index,
-                "processes": share.processes,
-                "gpu_hours_today": _hours([held_ns[share.gpu_uuid]] if share.gpu_uuid in held_ns else []),
-                **_amounts(share.memory, share.sm, share.power),
-            }
-            for share in parts
-        },
-        **_summed(parts),
-    }
-
-
 def _by_gpu(held: Mapping[HeldKey, int], identity: Callable[[HeldKey], _Identity]) -> dict[_Identity, dict[str, int]]:
     """The held time of each identity, by GPU."""
-    found: dict[_Identity, dict[str, int]] = {}
+    times: dict[_Identity, dict[str, int]] = {}
     for key, ns in held.items():
-        on_gpu = found.setdefault(identity(key), {})
+        on_gpu = times.setdefault(identity(key), {})
         on_gpu[key.gpu_uuid] = on_gpu.get(key.gpu_uuid, 0) + ns
-    return found
-
-
-def _hours(held_ns: Iterable[int]) -> float | None:
-    """Null where the ledger has nothing, which is not 0."""
-    known = list(held_ns)
-    return hours(sum(known)) if known else None
+    return times
 
 
 def _accounts(names: set[str | None], held: Mapping[HeldKey, int]) -> Mapping[str, Json]:
-    found = _by_gpu(held, lambda key: key.account)
-    return {
-        name: {
-            "gpu_hours_today": _hours(found.get(name, {}).values()),
-            "by_gpu": {uuid: hours(ns) for uuid, ns in found.get(name, {}).items()},
-        }
-        for name in sorted(filter(None, names))
-    }
+    times = _by_gpu(held, lambda key: key.account)
+    return {name: _ACCOUNT.build(times.get(name, {})) for name in sorted(filter(None, names))}
 
 
 def _unattributed(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping[str, Json]:
     by_gpu: dict[str, dict[str, Json]] = {}
     for part in rest:
-        if only_gpu not in (None, part.gpu_uuid):
-            continue
-        by_gpu.setdefault(part.gpu_uuid, {})[part.reason.value] = {
-            "gpu_index": part.gpu_index,
-            "sentence": SENTENCES[part.reason],
-            "memory_bytes": part.memory_bytes,
-            "sm_ratio": None if part.sm_millionths is None else part.sm_millionths / 1_000_000,
-            "power_watts": None if part.power_milliwatts is None else part.power_milliwatts / 1000,
-        }
+        if only_gpu in (None, part.gpu_uuid):
+            by_gpu.setdefault(part.gpu_uuid, {})[part.reason.value] = _REST.build(part)
     return by_gpu
 
 
@@ -391,19 +403,16 @@ def _grouped(processes: Iterable[BilledProcess], held: Mapping[HeldKey, int], by
     identity, label = GROUPINGS[by]
     groups: dict[str, list[BilledProcess]] = {}
     labels: dict[str, str] = {}
-    for each in processes:
-        row = _process(each)
-        if (found := row[identity]) is not None:
-            groups.setdefault(str(found), []).append(each)
-            labels.setdefault(str(found), str(row[label] or found))
+    for process in processes:
+        row = PROCESS.build(process)
+        id = row[identity]
+        if id is not None:
+            groups.setdefault(str(id), []).append(process)
+            labels.setdefault(str(id), str(row[label] or id))
     billed = _by_gpu(held, lambda key: key.account) if label == "account" else {}
     return {
-        id: {
-            "label": labels[id],
-            "processes": len({each.share.pid for each in members}),
-            "gpu_indexes": sorted({each.share.place.gpu_index for each in members}),
-            "gpu_hours_today": _hours(billed.get(labels[id], {}).values()),
-            **_summed(each.share for each in members),
-        }
+        id: _GROUP.build(
+            _Group(labels[id], members, _sum(process.share for process in members), billed.get(labels[id], {}))
+        )
         for id, members in groups.items()
     }
