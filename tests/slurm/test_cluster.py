@@ -18,8 +18,9 @@ from gpucommons.pauser.stopped import why_stopped
 from gpucommons.slurm import hooks
 from gpucommons.slurm.configuration import NodePlan
 from open_folder import open_folder
+from running import command_process
 from shared_node import SharedNode
-from testbeds.slurm import SlurmCluster, slurm_cluster
+from testbeds.slurm import NODE, SlurmCluster, slurm_cluster
 from waiting import until
 
 pytestmark = pytest.mark.long
@@ -51,15 +52,26 @@ class SlurmNode:
             MATMUL[4096], memory_bytes=memory_bytes, gpu=gpu, prefix=prefix, is_elsewhere=True
         )
 
+    @property
+    def agent_directory(self) -> Path:
+        return self.node.run / "gpucommons"
+
     def job_of(self, program: SharedProgram) -> str:
-        text = Path(f"/proc/{program.pid}/environ").read_bytes().split(b"\0")
-        return next(line.partition(b"=")[2].decode() for line in text if line.startswith(b"SLURM_JOB_ID="))
+        return _variable(program, "SLURM_JOB_ID")
+
+    def gpus_of(self, program: SharedProgram) -> str:
+        return _variable(program, "CUDA_VISIBLE_DEVICES")
 
     def parked(self) -> list[Any]:
         return list(self.node.turns()["parking"]["programs"].values())
 
     def allocations(self) -> list[Any]:
         return list(json.loads(self.node.agent.get("/api/v1/allocations")[1])["allocations"]["held"].values())
+
+
+def _variable(program: SharedProgram, name: str) -> str:
+    lines = Path(f"/proc/{program.pid}/environ").read_bytes().split(b"\0")
+    return next(line.partition(b"=")[2].decode() for line in lines if line.startswith(f"{name}=".encode()))
 
 
 @contextmanager
@@ -161,3 +173,56 @@ def test_a_process_that_its_user_stops_inside_a_job_is_left_alone(night: SlurmNo
     assert why_stopped(program.pid)
     os.kill(program.pid, signal.SIGCONT)
     program.end()
+
+
+def test_the_node_is_drained_while_a_gpu_is_lost_and_resumed_afterwards(night: SlurmNode) -> None:
+    def check() -> None:
+        environment = {**night.cluster.environment, "GPUCOMMONS_WEB_SOCKET": f"unix:{night.agent_directory}/api.sock"}
+        done = command_process("slurm", "health", "--node", NODE, environment=environment)
+        assert done.returncode == 0, done.stderr
+
+    check()
+    assert "DRAIN" not in night.cluster.node()
+    night.node.shared.nvml.say("lose 1")
+    until(lambda: "gpu_lost" in night.node.agent.get("/api/v1/problems")[1], "the agent sees that it is lost")
+    check()
+    assert "+DRAIN" in night.cluster.node()
+    assert "Reason=gpucommons: GPU 1 is lost." in night.cluster.node()
+    night.node.shared.nvml.unsay("lose")
+    until(lambda: "gpu_lost" not in night.node.agent.get("/api/v1/problems")[1], "the agent sees that it is back")
+    check()
+    assert "DRAIN" not in night.cluster.node()
+    night.cluster.run("scontrol", "update", f"nodename={NODE}", "state=drain", "reason=bad disk")
+    check()
+    assert "Reason=bad disk" in night.cluster.node(), "a drain of others is not touched"
+    night.cluster.run("scontrol", "update", f"nodename={NODE}", "state=resume")
+
+
+def test_targets_are_the_nodes_of_the_cluster(night: SlurmNode) -> None:
+    done = command_process("slurm", "targets", environment=night.cluster.environment)
+    (group,) = json.loads(done.stdout)
+    assert group == {"targets": ["127.0.0.1:9460"], "labels": {"node": NODE, "slurm_partition": "day,night"}}
+
+
+def test_shards_are_shares() -> None:
+    with slurm_node(shards=4) as slurm:
+        slurm.start_agent()
+        large = slurm.program("--uid=games", "--gres=shard:3")
+        small = slurm.program("--uid=daemon", "--gres=shard:1")
+        assert slurm.gpus_of(large) == slurm.gpus_of(small) == "0"
+
+        def shares() -> dict[str, float]:
+            return {row["workload"]: row["share_ratio"] for row in slurm.allocations()}
+
+        expected = {slurm.job_of(large): 0.75, slurm.job_of(small): 0.25}
+        until(lambda: shares() == expected, f"each job is billed for its shards: {expected}")
+        slurm.node.wait_for(lambda: slurm.node.way() == "turns", "they take turns")
+        before = slurm.node.shared.works()
+        slurm.node.shared.let_pass(10.0)
+        rates = slurm.node.shared.rates_since(before)
+        part = rates.of(large) / (rates.of(large) + rates.of(small))
+        assert 0.65 < part < 0.85
+        large.end()
+        before = slurm.node.shared.works()
+        slurm.node.shared.let_pass(3.0)
+        until(lambda: slurm.node.shared.rates_since(before).of(small) > 0.5, "alone it has the whole GPU")

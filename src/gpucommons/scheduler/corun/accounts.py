@@ -22,6 +22,8 @@ class OwnerAccounts(Generic[Client]):
         self._owner_of: Mapping[Client, str] = {}
         # When the last client of an owner that has none now was seen.
         self._left_s: dict[str, float] = {}
+        # An owner of weight 2 has twice as much as one of weight 1; those that are not in it have weight 1.
+        self.weights: Mapping[str, float] = {}
         self._last: Client | None = None
 
     @property
@@ -45,7 +47,7 @@ class OwnerAccounts(Generic[Client]):
 
     def charge(self, owner: str, seconds: float, clients: Iterable[Client] = ()) -> None:
         """The owner had the GPU for this long, with these clients."""
-        self._owners_s[owner] = self._owners_s.get(owner, 0.0) + seconds
+        self._owners_s[owner] = self._owners_s.get(owner, 0.0) + seconds / self.weights.get(owner, 1.0)
         for client in clients:
             self._last = client
             if client in self._clients_s:
@@ -60,6 +62,11 @@ class OwnerAccounts(Generic[Client]):
         for other in others:
             self._owners_s[other] -= seconds / len(others)
         self.charge(owner, seconds)
+
+    def part_of(self, owner: str, owners: Iterable[str]) -> float:
+        """Its part of the time while these owners compete for it, 0 to 1."""
+        weights = {one: self.weights.get(one, 1.0) for one in {owner, *owners}}
+        return weights[owner] / sum(weights.values())
 
     def next_owner(self, owners: Iterable[str], slack_s: float) -> str:
         """Not the last one again for a small lead: the time that it takes to stop is counted once it has stopped."""

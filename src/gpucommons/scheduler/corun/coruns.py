@@ -169,6 +169,8 @@ class Coruns(Generic[Client]):
     def __init__(self, turn_gain: float = TURN_GAIN, quantum_s: float = QUANTUM_S) -> None:
         self.quantum_s = quantum_s
         self.metered = True
+        # What each owner was given of the GPU, where a batch system divides it; the others have 1.
+        self.weights: Mapping[str, float] = {}
         self.background_ratio = BACKGROUND_RATIO
         self.background_period_s = BACKGROUND_PERIOD_S
         # The clients of class latency, those that are never paused now, and what their owners had by them.
@@ -322,7 +324,7 @@ class Coruns(Generic[Client]):
 
     def latency_share(self, owner: str) -> float:
         """The share of the GPU that this owner has, among those that compete."""
-        return 1.0 / len(self._accounts.owners | {owner})
+        return self._accounts.part_of(owner, self._accounts.owners)
 
     def solo_activity(self, client: Client) -> DeviceActivity | None:
         facts = self._facts.get(client)
@@ -363,7 +365,7 @@ class Coruns(Generic[Client]):
         owners = {self._owner_of[client] for client in clients}
         for owner, use in self._latency_use.items():
             if len(owners) > 1 and owner in owners:
-                use.judge(1.0 / len(owners), now_s)
+                use.judge(self._accounts.part_of(owner, owners), now_s)
         self._of_latency = frozenset(client for client in clients if classes.get(client) is SharingClass.LATENCY)
         self._latency = frozenset(
             client for client in self._of_latency if not self.is_over_share(self._owner_of[client], now_s)
@@ -437,6 +439,7 @@ class Coruns(Generic[Client]):
                 self._arrival[client] = self._arrivals
                 self._passing_s[requesting[client]] = now_s
         self._owner_of.update(requesting)
+        self._accounts.weights = self.weights
         self._accounts.enter(requesting, now_s)
         return tuple(sorted(requesting, key=self._arrival.__getitem__))
 
@@ -462,7 +465,7 @@ class Coruns(Generic[Client]):
         """Whether the owners of these clients have to take turns to have their shares."""
         if len(groups) < 2:
             return False
-        if self._counts_differ(groups, now_s):
+        if self._counts_differ(groups, now_s) or len({self.weights.get(owner, 1.0) for owner in groups}) > 1:
             return True
         fairness = self._fairness_of(frozenset(groups), now_s)
         if fairness.unfair and now_s >= fairness.recheck_s:

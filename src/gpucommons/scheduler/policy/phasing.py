@@ -132,7 +132,9 @@ class Phasing:
         gpu.coruns.background_period_s = _PERIOD_RATIO * self._terms.settings.max_pause_s
         gpu.coruns.background_ratio = self._terms.settings.background_percent / 100
         classes = {id: client.sharing_class for id, client in requesting.items() if client.sharing_class is not BATCH}
-        phase = gpu.coruns.phase(self.owners(requesting), now, classes)
+        owners = self.owners(requesting)
+        gpu.coruns.weights = _owner_weights(owners, requesting)
+        phase = gpu.coruns.phase(owners, now, classes)
         overdue = self._overdue(requesting, now)
         # Many programs would wait too long while each is measured.
         if overdue is not None and (overdue.id not in phase.clients or phase.way is Way.MEASURING):
@@ -239,3 +241,14 @@ class Phasing:
 def knows_activity(terms: Terms, gpu: GpuQueue, now: float) -> bool:
     """Whether mode auto has measurements to decide by."""
     return terms.auto and (gpu.metered or now < gpu.busy_until_s)
+
+
+def _owner_weights(owners: dict[int, str], clients: dict[int, Client]) -> dict[str, float]:
+    """What a batch system gave to each owner of the GPU: the sum of the shards of its jobs. Owners without shards are
+    left out, and count as one whole GPU."""
+    found: dict[str, float] = {}
+    for id, owner in owners.items():
+        share = clients[id].gpu_share
+        if share is not None:
+            found[owner] = found.get(owner, 0.0) + share
+    return found

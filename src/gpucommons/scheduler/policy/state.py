@@ -191,6 +191,7 @@ class Client:
         "gid",
         "gpu",
         "gpu_name",
+        "gpu_share",
         "guest_until_s",
         "held_bytes",
         "id",
@@ -256,6 +257,8 @@ class Client:
         self.is_program = version == PROGRAM
         self.blind = version == 1
         self.sharing_class = SharingClass.BATCH
+        # The part of the GPU that a batch system gave to it; None: none in particular.
+        self.gpu_share: float | None = None
         # Clients of one owner share what one client of another owner gets; without an owner it is its own.
         self.owner = owner or client_name(id)
         # Its owner's clients on this GPU; set when it enters.

@@ -127,6 +127,8 @@ class GpuUser:
     labels: Mapping[str, str] = field(default_factory=dict)
     # The class that was requested with its lease; empty: none.
     lease_class: str = ""
+    # The part of the GPU that a batch system gave to its job, such as two of four shards; None: whole GPUs.
+    gpu_share: float | None = None
 
     @property
     def command(self) -> str:
@@ -194,6 +196,10 @@ class Program:
         """None where it is not known, or where its processes run as several users."""
         uids = {process.workload.uid for process in self.processes}
         return uids.pop() if len(uids) == 1 else None
+
+    @property
+    def gpu_share(self) -> float | None:
+        return self.first.gpu_share
 
     @property
     def owner(self) -> Owner | None:
@@ -301,6 +307,8 @@ class _Surroundings:
     def __init__(self, readings: Readings) -> None:
         self._containers: Mapping[str, Container] = all_containers(readings.docker, readings.podman)
         self._pods = readings.pods
+        mapped = () if readings.job_mapping is None else readings.job_mapping.jobs.values()
+        self._gpu_shares = {job.id: float(job.share) for jobs in mapped for job in jobs if job.share < 1}
         self._groups: dict[str, set[str]] = {}
         if readings.users is not None:
             for name, members in readings.users.members.items():
@@ -331,6 +339,7 @@ class _Surroundings:
             context,
             frozenset(self._groups.get(_person(owner, workload), ())),
             self._labels(workload),
+            gpu_share=self._gpu_shares.get(workload.job or ""),
         )
 
     def _labels(self, workload: Workload) -> Mapping[str, str]:

@@ -485,6 +485,7 @@ class Programs:
             member = self._add(key, program, now)
         member.program = program
         client = member.client
+        client.gpu_share = program.gpu_share
         member.peer.set_processes({process: place for place, keys in program.processes_on.items() for process in keys})
         memory = [use.memory_bytes for use in program.uses.values()]
         known = None if None in memory else sum(amount or 0 for amount in memory)
