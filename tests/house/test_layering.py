@@ -44,7 +44,7 @@ ROOMS: dict[str, set[str]] = {
         "scheduler.programs",
         "scheduler.protocol",
     },
-    "slurm": {"base", "model", "rules", "sources"},
+    "slurm": {"base", "model", "rules", "sources", "sources.containers"},
     "kubernetes": {"base", "model", "rules", "sources", "sources.kubernetes"},
     "idle": {"base", "model"},
     "ledger": {"base", "model", "rules"},

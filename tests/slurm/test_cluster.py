@@ -36,13 +36,15 @@ job_directory = "{jobs}"
 class SlurmNode:
     """A cluster of one node with two fake GPUs, and its agent."""
 
-    def __init__(self, node: SharedNode, cluster: SlurmCluster, jobs: Path) -> None:
+    def __init__(self, node: SharedNode, cluster: SlurmCluster, jobs: Path, agent_directory: Path) -> None:
         self.node = node
         self.cluster = cluster
         self.jobs = jobs
+        self.agent_directory = agent_directory
 
     def start_agent(self) -> None:
-        self.node.start_agent(sections=_SHARING.format(jobs=self.jobs), environment=self.cluster.environment)
+        environment = {**self.cluster.environment, "RUNTIME_DIRECTORY": str(self.agent_directory)}
+        self.node.start_agent(sections=_SHARING.format(jobs=self.jobs), environment=environment)
 
     def program(self, *options: str, memory_bytes: int = 4 << 30, gpu: int = 0) -> SharedProgram:
         """A program on one GPU as a job of its own, by srun."""
@@ -51,10 +53,6 @@ class SlurmNode:
         return self.node.shared.program(
             MATMUL[4096], memory_bytes=memory_bytes, gpu=gpu, prefix=prefix, is_elsewhere=True
         )
-
-    @property
-    def agent_directory(self) -> Path:
-        return self.node.run / "gpucommons"
 
     def job_of(self, program: SharedProgram) -> str:
         return _variable(program, "SLURM_JOB_ID")
@@ -77,12 +75,13 @@ def _variable(program: SharedProgram, name: str) -> str:
 @contextmanager
 def slurm_node(*, shards: int = 0, day_night: bool = False) -> Iterator[SlurmNode]:
     with open_folder() as directory, SharedNode(directory, 2) as node:
-        jobs = directory / "jobs"
+        jobs, agent = directory / "jobs", directory / "agent"
+        agent.mkdir()
         command = f"{sys.executable} -m gpucommons"
         plan = NodePlan("", ("", ""), "h200", shards, day_night, 8, "", sys.executable, hooks.__file__, command)
-        options = f"--directory {jobs} --agent-directory {node.run / 'gpucommons'}"
+        options = f"--directory {jobs} --agent-directory {agent}"
         with slurm_cluster(directory / "slurm", plan, options) as cluster:
-            yield SlurmNode(node, cluster, jobs)
+            yield SlurmNode(node, cluster, jobs, agent)
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ from gpucommons.model.workloads import (
     ContainerReading,
     ContainerUsageReading,
     Ds01Reading,
+    JobHostReading,
     JobMappingReading,
     PodDevicesReading,
     PodReading,
@@ -255,7 +256,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
         Source("kubelet", "pod_devices", PodDevicesReading, kubelet.read, runs_on="loop", run=kubelet.run),
         Source("kubernetes", "pods", PodReading, pods.read, runs_on="loop", run=pods.run),
         *_allocation_ratio(settings.vgpu.allocation_file),
-        *_job_mapping(settings.slurm.job_directory, settings.dcgm.hpc_job_mapping_dir),
+        *_job_mapping(settings.slurm.job_directory, settings.dcgm.hpc_job_mapping_dir, cgroupfs),
         Source("users", "users", UsersReading, users.read, 10.0, 5.0),
         Source("ds01", "ds01", Ds01Reading, ds01.read, 5.0, 5.0),
         Source("events", "events", EventsReading, events.read, interval_s, 5.0),
@@ -271,13 +272,16 @@ def _allocation_ratio(named: str) -> list[Source]:
     return [Source("allocation_ratio", "allocation_ratio", AllocationRatioReading, read, 5.0, 5.0)]
 
 
-def _job_mapping(slurm_directory: str, directory: str) -> list[Source]:
+def _job_mapping(slurm_directory: str, directory: str, cgroupfs: Path) -> list[Source]:
     """Slurm's jobs, else those of another batch system."""
     if slurm_directory:
         from gpucommons.slurm.jobs import SlurmJobsReader
 
-        read = SlurmJobsReader(Path(slurm_directory)).read
-        return [Source("slurm", "job_mapping", JobMappingReading, read, 2.0, 20.0)]
+        jobs = SlurmJobsReader(Path(slurm_directory), cgroupfs=cgroupfs)
+        return [
+            Source("slurm", "job_mapping", JobMappingReading, jobs.read, 2.0, 20.0),
+            Source("slurm_hosts", "job_hosts", JobHostReading, jobs.read_hosts, 5.0, 5.0),
+        ]
     if not directory:
         return []
     read = JobMappingReader(Path(directory)).read

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.agent_files import readable_file
 from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.fleet import PrometheusUrl
 from gpucommons.cli.job_view import co2_text, job_lines
 from gpucommons.cli.options import (
     AsJson,
@@ -30,9 +32,11 @@ from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.accounts import By
+from gpucommons.slurm.summary import node_lines
 
 if TYPE_CHECKING:
     from gpucommons.config.settings import Settings
+    from gpucommons.slurm.summary import NodeUse
 
 _EFFICIENCY = "efficiency_ratio"
 _COST, _UNPRICED, _CURRENCY = "cost", "unpriced_gpu_hours", "currency"
@@ -87,6 +91,7 @@ def report(
             show_default=False,
         ),
     ] = None,
+    prometheus: PrometheusUrl = None,
     format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
     connect: Connect = None,
@@ -102,8 +107,10 @@ def report(
     if job is not None:
         if since or month or user or by is not By.USER or format in (Format.CSV, Format.MARKDOWN):
             raise CommandError("--job reports one job, with --json or as text: leave the other options out")
-        _report_job(reader, job, as_json or format is Format.JSON)
+        _report_job(reader, job, as_json or format is Format.JSON, prometheus)
         return
+    if prometheus is not None:
+        raise CommandError("--prometheus belongs to --job: the nodes of one job")
     document = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
     if document is None:
         document = own_report(reader, since, month, by, user)
@@ -120,19 +127,34 @@ def report(
     show(hidden_note(document, "accounts"))
 
 
-def _report_job(reader: Reader, id: str, as_json: bool) -> None:
+def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) -> None:
     document = reader.ask("job", {"id": id})
     if document is None:
         document = _own_job(reader, id)
     found = document["job"]
-    if found is None:
+    nodes = _nodes_of_job(reader, id, prometheus)
+    document = {**document, "nodes": {name: asdict(use) for name, use in nodes.items()}} if nodes else document
+    if found is None and nodes and not as_json:
+        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes)]))
+        return
+    if found is None and not nodes:
         hidden = document["hidden"]
         why = f", or it is another user's, which are {hidden['sentence']}" if hidden else ""
         raise NotFound(f"no job {id!r} in the ledger{why}: 'gpucommons report --by job' lists the jobs")
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines(job_lines(found)))
+        show(printable_lines([*job_lines(found), *node_lines(nodes)]))
+
+
+def _nodes_of_job(reader: Reader, id: str, prometheus: str | None) -> "dict[str, NodeUse]":
+    """What a Slurm job used on all of its nodes, where a Prometheus is known. It is asked only for Slurm's jobs."""
+    known = prometheus or load_settings(reader.config, {}).settings.fleet.prometheus_url
+    if not id.isdecimal() or not known:
+        return {}
+    from gpucommons.cli.slurm import nodes_of_job
+
+    return nodes_of_job(id, prometheus, reader.config)
 
 
 def _own_job(reader: Reader, id: str) -> Document:

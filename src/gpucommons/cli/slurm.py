@@ -4,6 +4,7 @@ Prolog, epilog and task prolog are started before this module is imported (gpuco
 --help, and for those who call `gpucommons.cli.main`.
 """
 
+import asyncio
 import glob
 import os
 import shutil
@@ -12,18 +13,22 @@ import sys
 import syslog
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpucommons.base.text import printable, printable_lines
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import ConfigFile
+from gpucommons.cli.fleet import PrometheusUrl
+from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import show, show_data, show_line
 from gpucommons.cli.reader import Reader
 from gpucommons.faces.documents.values import indented
 from gpucommons.slurm import hooks
 from gpucommons.slurm.jobs import SlurmError, ask_slurm
+
+if TYPE_CHECKING:
+    from gpucommons.slurm.summary import NodeUse
 
 app = typer.Typer(help="Slurm: hooks for its daemons, health of the node, summaries of jobs, configuration.")
 
@@ -71,6 +76,64 @@ def health(node: NodeName = None, config: ConfigFile = None) -> None:
         line = str(error)
     if line:
         _log(f"health: {line}")
+
+
+@app.command(name="admin-comment")
+def admin_comment(
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="JOB", help="Id of the job. Default: that of the environment.", show_default=False),
+    ] = None,
+    prometheus: PrometheusUrl = None,
+    show_only: Annotated[bool, typer.Option("--print", help="Print both comments; change nothing.")] = False,
+    config: ConfigFile = None,
+) -> None:
+    """EpilogSlurmctld= of slurm.conf: write the summary of a job into AdminComment and SystemComment.
+
+    AdminComment has the format of Princeton's jobstats, SystemComment is text. The exit status is always 0.
+    """
+    from gpucommons.slurm import summary
+
+    id = job or os.environ.get("SLURM_JOB_ID", "")
+    try:
+        run = summary.parse_run(ask_slurm(["scontrol", "show", "job", "-d", "-o", id]))
+        nodes = nodes_of_job(id, prometheus, config)
+        comments = {
+            "admincomment": summary.admin_comment(nodes, run),
+            "systemcomment": summary.system_comment(nodes, run),
+        }
+        if show_only:
+            show(printable_lines(comments.values()))
+            return
+        for name, text in comments.items():
+            ask_slurm(["scontrol", "update", "job", id, f"{name}={text}"])
+    except (SlurmError, CommandError, ValueError) as error:
+        _log(f"admin-comment: job {id}: {error}")
+
+
+def nodes_of_job(job: str, prometheus: str | None, config: Path | None) -> "dict[str, NodeUse]":
+    """What the job used on each of its nodes, from Prometheus. Raises CommandError, or ValueError for a wrong id."""
+    from gpucommons.faces.fleet.queries import FleetError
+    from gpucommons.faces.fleet.reader import FleetSource
+    from gpucommons.slurm import summary
+
+    fleet = load_settings(config, {}).settings.fleet
+    url = prometheus or fleet.prometheus_url
+    if not url:
+        raise CommandError("no Prometheus: set fleet.prometheus_url, or use --prometheus URL")
+    source = FleetSource(url, fleet.prometheus_selector, fleet.page_url)
+
+    async def ask() -> dict[str, list[summary.JobSample]]:
+        found = {}
+        for name, query in summary.queries(job, fleet.prometheus_selector).items():
+            rows = await source.query(query, summary.LABELS)
+            found[name] = [summary.JobSample(one.labels, one.value) for one in rows]
+        return found
+
+    try:
+        return summary.nodes_of(asyncio.run(ask()))
+    except FleetError as error:
+        raise CommandError(str(error)) from error
 
 
 @app.command()

@@ -30,6 +30,7 @@ from gpucommons.model.workloads import (
     ContainerUsageReading,
     DevicePluginReading,
     Ds01Reading,
+    JobHostReading,
     JobMappingReading,
     NodeFaultsReading,
     PodDevicesReading,
@@ -119,6 +120,7 @@ class Readings:
     device_plugin: DevicePluginReading | None = None
     node_faults: NodeFaultsReading | None = None
     job_mapping: JobMappingReading | None = None
+    job_hosts: JobHostReading | None = None
     allocation_ratio: AllocationRatioReading | None = None
     ds01: Ds01Reading | None = None
     users: UsersReading | None = None

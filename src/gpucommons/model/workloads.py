@@ -268,6 +268,22 @@ class JobMappingReading:
         return tuple(job.id for job in self.jobs.get((gpu_index, gpu_instance_id), ()))
 
 
+class JobHostUse(NamedTuple):
+    """The CPUs and host memory of a batch job on this node: what it was given, and what its cgroup has used."""
+
+    cpus: int | None = None
+    memory_limit_bytes: int | None = None
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobHostReading:
+    """By the id of the job."""
+
+    by_id: Mapping[str, JobHostUse] = field(default_factory=dict)
+
+
 # The users of a node at an instant: names, groups, CPU and memory of their slices, SSH sessions.
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpucommons.base.text import parse_decimal
-from gpucommons.model.workloads import JobMappingReading, JobPlace, MappedJob
+from gpucommons.model.workloads import JobHostReading, JobHostUse, JobMappingReading, JobPlace, MappedJob
+from gpucommons.sources.containers.usage import cgroup_usage
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 _ANSWER_S: Final = 5.0
@@ -195,9 +196,14 @@ class SlurmJobsReader:
     """The source of Slurm's jobs. The reading is the same object while nothing changes."""
 
     def __init__(
-        self, directory: Path, ask: AskSlurm = ask_slurm, monotonic: Callable[[], float] = time.monotonic
+        self,
+        directory: Path,
+        ask: AskSlurm = ask_slurm,
+        monotonic: Callable[[], float] = time.monotonic,
+        cgroupfs: Path = Path("/sys/fs/cgroup"),
     ) -> None:
         self._directory = directory
+        self._cgroupfs = cgroupfs
         self._ask = ask
         self._monotonic = monotonic
         self._answers: dict[str, _Answer] = {}
@@ -229,6 +235,25 @@ class SlurmJobsReader:
         if reading != self._reading:
             self._reading = reading
         return self._reading
+
+    def read_hosts(self) -> JobHostReading:
+        """CPU time and host memory of the jobs that `read` has found, from their cgroups. Asks Slurm nothing."""
+        found = {}
+        for id, answer in self._answers.items():
+            if answer.details is not None and not answer.details.has_ended:
+                used = cgroup_usage(self._cgroupfs, self._directories(id))
+                found[id] = JobHostUse(answer.details.cpus, answer.details.memory_bytes, *used[:2])
+        return JobHostReading(found)
+
+    def _directories(self, job: str) -> dict[str, str]:
+        """Those of a job below the cgroup file system: of version 2, and of each controller of version 1."""
+        patterns = {
+            "": f"system.slice/*slurmstepd.scope/job_{job}",
+            "cpuacct": f"cpuacct/slurm*/uid_*/job_{job}",
+            "memory": f"memory/slurm*/uid_*/job_{job}",
+        }
+        matches = ((name, next(self._cgroupfs.glob(pattern), None)) for name, pattern in patterns.items())
+        return {name: str(path.relative_to(self._cgroupfs)) for name, path in matches if path is not None}
 
     def _details_of(self, job: JobFile) -> "_Answer":
         now_s = self._monotonic()

@@ -52,6 +52,10 @@ class FleetSource:
             answers = replace(answers, remembered_states=remembered_states, remembered_gpus=remembered_gpus)
         return fleet_view(answers, self.page_pattern)
 
+    async def query(self, expression: str, labels: Sequence[str]) -> list[Sample]:
+        """The answer to one instant query, with these labels. Raises FleetError."""
+        return await self._query(expression, labels, SampleStore())
+
     async def _remembered(
         self, metric: str, labels: Sequence[str], silent: Sequence[str], store: SampleStore
     ) -> list[Sample]:

@@ -14,6 +14,15 @@ from gpucommons.sources.host.procfs import read_file
 _NO_LIMIT_BYTES = 1 << 62
 
 
+def cgroup_usage(cgroupfs: Path, directories: Mapping[str, str]) -> tuple[float | None, int | None, int | None]:
+    """CPU seconds, memory without reclaimable file cache, and memory limit of a cgroup; None where it is not known.
+
+    `directories` are those of `cgroup_directories`.
+    """
+    files = _CgroupFiles(cgroupfs)
+    return files.unified(directories.get("", "")) or files.split(directories)
+
+
 class ContainerUsageReader:
     def __init__(self, procfs: Path, cgroupfs: Path, containers: Callable[[], Mapping[str, Container]]) -> None:
         self._procfs = procfs
@@ -33,10 +42,14 @@ class ContainerUsageReader:
         return ContainerUsageReading(found)
 
     def _usage(self, container: Container, directories: Mapping[str, str]) -> ContainerUsage:
-        cpu_seconds, memory, limit = self._unified(directories.get("", "")) or self._split(directories)
-        return ContainerUsage(container.name, container.runtime, cpu_seconds, memory, limit)
+        return ContainerUsage(container.name, container.runtime, *cgroup_usage(self._cgroupfs, directories))
 
-    def _unified(self, directory: str) -> tuple[float | None, int | None, int | None] | None:
+
+class _CgroupFiles:
+    def __init__(self, cgroupfs: Path) -> None:
+        self._cgroupfs = cgroupfs
+
+    def unified(self, directory: str) -> tuple[float | None, int | None, int | None] | None:
         """Version 2; None if its controllers are not in use (a host in hybrid mode)."""
         current = self._number(directory, "memory.current")
         if current is None:
@@ -46,7 +59,7 @@ class ContainerUsageReader:
         limit = self._number(directory, "memory.max")
         return None if usage_us is None else usage_us / 1e6, max(current - cached, 0), limit
 
-    def _split(self, directories: Mapping[str, str]) -> tuple[float | None, int | None, int | None]:
+    def split(self, directories: Mapping[str, str]) -> tuple[float | None, int | None, int | None]:
         cpu, memory = directories.get("cpuacct", ""), directories.get("memory", "")
         usage_ns = self._number(cpu, "cpuacct.usage") if cpu else None
         current = self._number(memory, "memory.usage_in_bytes") if memory else None

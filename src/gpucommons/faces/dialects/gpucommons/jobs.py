@@ -1,0 +1,66 @@
+"""gpucommons_job_*: what each batch job, lease or pod uses of its GPUs, and Slurm's jobs of the host.
+
+The label is `job_id`: Prometheus gives `job` to the scrape. Series end with the job.
+"""
+
+from collections.abc import Callable, Iterator
+
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
+from gpucommons.model.allocations import Allocation
+from gpucommons.model.ownership import WHOLE_SM
+from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.workloads import JobHostUse
+
+_ON_SLOT = ("job_id", "user", "slot", "uuid")
+
+SM = gauge(
+    "gpucommons_job_gpu_sm_ratio",
+    "Share of a slot's SM time that a job uses, 0 to 1; 0 if it holds the slot without a process.",
+    *_ON_SLOT,
+)
+MEMORY = gauge("gpucommons_job_gpu_memory_bytes", "GPU memory that a job uses on a slot.", *_ON_SLOT)
+TOTAL = gauge("gpucommons_job_gpu_memory_total_bytes", "GPU memory of a slot that a job holds.", *_ON_SLOT)
+CPUS = gauge("gpucommons_job_cpus", "CPUs that Slurm gave to a job on this node.", "job_id")
+CPU_SECONDS = counter("gpucommons_job_cpu_seconds_total", "CPU time of a Slurm job on this node.", "job_id")
+HOST_MEMORY = gauge(
+    "gpucommons_job_memory_bytes", "Host memory of a Slurm job without reclaimable file cache.", "job_id"
+)
+HOST_LIMIT = gauge("gpucommons_job_memory_limit_bytes", "Host memory that Slurm gave to a job on this node.", "job_id")
+
+CATALOGUE = (SM, MEMORY, TOTAL, CPUS, CPU_SECONDS, HOST_MEMORY, HOST_LIMIT)
+
+
+def collect(snapshot: Snapshot) -> Iterator[Family]:
+    readings = snapshot.readings
+    held = () if readings.allocations is None else readings.allocations.allocations
+    rows = [(_labels(one), one) for one in held if one.account.job and not one.is_access_only]
+    yield SM.of(summed((labels, _sm_ratio(one)) for labels, one in rows if not one.processes or one.sm is not None))
+    yield MEMORY.of(
+        summed(
+            (labels, one.memory_bytes or 0) for labels, one in rows if not one.processes or one.memory_bytes is not None
+        )
+    )
+    totals = {
+        status.slot.uuid: status.memory_total_bytes for status in (readings.slots.slots if readings.slots else ())
+    }
+    yield TOTAL.of({labels: total for labels, one in rows if (total := totals.get(one.slot.uuid)) is not None}.items())
+    if readings.job_hosts is None:
+        return
+    by_id = readings.job_hosts.by_id
+
+    def of_hosts(metric: Metric, value: Callable[[JobHostUse], float | None]) -> Family:
+        known = ((id, value(use)) for id, use in by_id.items())
+        return metric.of(((id,), number) for id, number in known if number is not None)
+
+    yield of_hosts(CPUS, lambda use: use.cpus)
+    yield of_hosts(CPU_SECONDS, lambda use: use.cpu_seconds)
+    yield of_hosts(HOST_MEMORY, lambda use: use.memory_bytes)
+    yield of_hosts(HOST_LIMIT, lambda use: use.memory_limit_bytes)
+
+
+def _labels(one: Allocation) -> tuple[str, str, str, str]:
+    return one.account.job, one.account.user, one.slot.name, one.slot.uuid
+
+
+def _sm_ratio(one: Allocation) -> float:
+    return 0.0 if one.sm is None else one.sm / WHOLE_SM

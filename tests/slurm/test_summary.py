@@ -1,0 +1,102 @@
+"""The summary of a job, in the format that Princeton's jobstats reads, and as text."""
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from gpucommons.slurm.summary import (
+    JobRun,
+    JobSample,
+    admin_comment,
+    node_lines,
+    nodes_of,
+    parse_run,
+    queries,
+    system_comment,
+)
+
+_GIB = 1 << 30
+
+
+def answers() -> dict[str, list[JobSample]]:
+    """Two nodes with a GPU each: the first has a name in Slurm, the second has no cgroup that counts."""
+    first, second = {"instance": "10.0.0.1:9460", "node": "gpu1"}, {"instance": "gpu2:9460"}
+
+    def on_gpus(of_first: float, of_second: float) -> list[JobSample]:
+        return [JobSample({**first, "slot": "0"}, of_first), JobSample({**second, "slot": "1"}, of_second)]
+
+    return {
+        "gpu_utilization": on_gpus(0.5, 0.7),
+        "gpu_used_memory": on_gpus(20.0 * _GIB, 60.0 * _GIB),
+        "gpu_total_memory": on_gpus(80.0 * _GIB, 80.0 * _GIB),
+        "cpus": [JobSample(first, 8.0)],
+        "total_time": [JobSample(first, 400.0)],
+        "used_memory": [JobSample(first, 6.0 * _GIB)],
+        "total_memory": [JobSample(first, None)],
+    }
+
+
+def decoded(comment: str) -> Any:
+    """As jobstats does."""
+    assert comment.startswith("JS1:")
+    assert len(comment) > 10
+    return json.loads(gzip.decompress(base64.b64decode(comment[4:])))
+
+
+def test_jobstats_reads_the_comment() -> None:
+    found = decoded(admin_comment(nodes_of(answers()), JobRun(100, 2)))
+    assert found == {
+        "nodes": {
+            "gpu1": {
+                "cpus": 8,
+                "used_memory": 6 * _GIB,
+                "total_time": 400.0,
+                "gpu_utilization": {"0": 50.0},
+                "gpu_used_memory": {"0": 20 * _GIB},
+                "gpu_total_memory": {"0": 80 * _GIB},
+            },
+            "gpu2": {
+                "gpu_utilization": {"1": 70.0},
+                "gpu_used_memory": {"1": 60 * _GIB},
+                "gpu_total_memory": {"1": 80 * _GIB},
+            },
+        },
+        "total_time": 100,
+        "gpus": 2,
+    }
+
+
+def test_a_short_job_and_one_without_data_are_marked() -> None:
+    assert admin_comment({}, JobRun(5, 1)) == "JS1:Short"
+    assert admin_comment({}, JobRun(500, 1)) == "JS1:None"
+
+
+def test_the_text_fits_into_a_column() -> None:
+    text = system_comment(nodes_of(answers()), JobRun(100, 2))
+    assert text == "gpucommons: 2 nodes, GPU 60%, GPU memory 50%, CPU 50%"
+    assert "no data" in system_comment({}, JobRun(5, 1))
+
+
+def test_the_lines_of_the_report() -> None:
+    assert node_lines(nodes_of(answers())) == [
+        "gpu1: 8 CPUs, 0.11 h of CPU time, 6.0 GiB of host memory",
+        "  GPU 0: SM 50%, memory at most 20.0 of 80.0 GiB",
+        "gpu2: its CPU time and host memory are not known",
+        "  GPU 1: SM 70%, memory at most 60.0 of 80.0 GiB",
+    ]
+
+
+def test_what_slurm_says_of_the_run() -> None:
+    text = "JobId=3 JobState=COMPLETING RunTime=1-02:03:04 TRES=cpu=4,gres/gpu=3,gres/gpu:h200=3 NodeList=gpu1"
+    assert parse_run(text) == JobRun(93784, 3)
+    assert parse_run("JobId=3 RunTime=00:00:02 JOB_GRES=gpu:h200:2   Nodes=vm") == JobRun(2, 2)
+    assert parse_run("nothing") == JobRun(0, None)
+
+
+def test_only_the_id_of_a_job_becomes_part_of_a_query() -> None:
+    assert 'gpucommons_job_cpus{job_id="12",cluster="a"}[30d]' in queries("12", 'cluster="a"')["cpus"]
+    with pytest.raises(ValueError, match="not the id of a Slurm job"):
+        queries('1"} or up{a="')
