@@ -1,7 +1,7 @@
 """Parking with a real pauser and programs of the fake driver, without the rest of the agent."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fakes.cuda.control import FakeCuda, FakeProgram
@@ -16,6 +16,7 @@ from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import DeviceUse, GpuUser, Program, ProgramActivity, ProgramReading, group
+from gpucommons.scheduler.programs.matching import ProgramRule
 from pauser.rig import settings
 
 GPU = "GPU-0"
@@ -33,12 +34,15 @@ class ParkingRig:
         reserve: int = 0,
         host: ParkHost = THIS_HOST,
         batch: BatchSystem | None = None,
+        rules: Sequence[ProgramRule] = (),
     ) -> None:
         cuda.gpu_has(total)
         self.cuda, self.total, self.reserve = cuda, total, reserve
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
-        self.parking = Parking(given, self.pauser, self.rooms, self._end_turns, self._claims, host=host, batch=batch)
+        self.parking = Parking(
+            given, self.pauser, self.rooms, self._end_turns, self._claims, host=host, batch=batch, rules=rules
+        )
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()

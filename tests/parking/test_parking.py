@@ -4,14 +4,17 @@ import asyncio
 import os
 import random
 import signal
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.scheduler import ParkingSettings
+from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import ParkedReading
 from gpucommons.pauser.backend import State
@@ -19,6 +22,7 @@ from gpucommons.scheduler.parking.host import ThisHost
 from gpucommons.scheduler.parking.programs import ResidentPrograms
 from gpucommons.scheduler.parking.values import RoomNeed
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
+from gpucommons.scheduler.programs.matching import ProgramRule
 from parking.rig import GPU, ParkingRig
 from pauser.conftest import cuda, cuda_files, record
 from stopping import by_signal
@@ -373,3 +377,84 @@ def test_an_order_is_for_the_processes_that_it_named() -> None:
     held[first.key].asked = True
     assert see(first)
     assert not see(second)
+
+
+class SleepServer:
+    """A model server with vLLM's calls. `calls` are the paths that were asked, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        calls = self.calls
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                calls.append(self.path)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_a_model_server_is_asked_to_sleep_before_it_is_parked_and_to_wake_after(cuda: FakeCuda, record: Path) -> None:
+    """Also where it cannot be parked: it must not stay asleep."""
+    (program,) = started(cuda)
+    server = SleepServer()
+    rule = ProgramRule("vllm", user="root", sleep_url=f"{server.url}/sleep?level=1", wake_url=f"{server.url}/wake_up")
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS, rules=[rule])
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.orders.park(str(program.pid), None).keys
+        await rig.until(lambda: rig.stage(program) == "parked", "it is parked")
+        assert server.calls == ["/sleep?level=1"]
+        rig.parking.orders.wake(str(program.pid), None)
+        await rig.until(lambda: len(server.calls) == 2, "it is asked to go on")
+        assert (server.calls[1], program.state) == ("/wake_up", State.RUNNING)
+        cuda.say("fail checkpoint 801")
+        rig.read()
+        assert rig.parking.orders.park(str(program.pid), None).keys
+        await rig.until(lambda: len(server.calls) == 4, "it is asked to sleep, and to go on")
+        assert server.calls[2:] == ["/sleep?level=1", "/wake_up"]
+
+    try:
+        rig.run(body)
+    finally:
+        server.close()
+
+
+class ShortHost(ThisHost):
+    """Others take its memory while a program is parked."""
+
+    def __init__(self) -> None:
+        self.is_short = False
+
+    def host_memory(self) -> HostMemory:
+        return HostMemory(1 << 40, 0 if self.is_short else 1 << 39)
+
+
+def test_a_park_is_undone_if_too_little_host_memory_is_left(cuda: FakeCuda, record: Path) -> None:
+    (program,) = started(cuda)
+    program.move_at(SLOW)
+    host = ShortHost()
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS, host=host)
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.orders.park(str(program.pid), None).keys
+        await rig.until(lambda: program.is_asked, "it is on its way")
+        host.is_short = True
+        await rig.until(lambda: [one.kind for one in rig.parking.reading().events][-1:] == ["woken"], "it is back")
+        assert [one.kind for one in rig.parking.reading().events] == ["parked", "refused", "woken"]
+        assert rig.parking.reading().refusals == {"host_memory": 1}
+
+    rig.run(body)
+    assert program.gpu_bytes == SIZE

@@ -259,6 +259,12 @@ class SharingQuotaSettings:
         check=check_class,
     )
     share: bool = option(True, "false leaves matching programs alone: they take no turns and are never paused")
+    sleep_url: str = option(
+        "", "address that is sent a POST before a matching program is parked, such as vLLM's /sleep?level=1"
+    )
+    wake_url: str = option(
+        "", "address that is sent a POST when its memory is back, such as vLLM's /wake_up; with sleep_url"
+    )
 
 
 @dataclass(frozen=True, slots=True)

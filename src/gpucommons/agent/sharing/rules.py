@@ -43,6 +43,8 @@ def program_rules(settings: Settings) -> tuple[ProgramRule, ...]:
             uid=section.uid,
             quota=quota,
             share=section.share,
+            sleep_url=section.sleep_url,
+            wake_url=section.wake_url,
         )
         for name, section, quota in _sections(settings)
     )
@@ -76,6 +78,11 @@ def _checked(section: SharingQuotaSettings) -> QuotaValues:
         raise ValueError(
             "share = false and a quota or class: what is left alone has neither; remove memory, core, class or share"
         )
+    if bool(section.sleep_url) != bool(section.wake_url):
+        raise ValueError("sleep_url and wake_url belong together: set both or none")
+    for url in filter(None, (section.sleep_url, section.wake_url)):
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is not an address: use http://127.0.0.1:8000/sleep or the like")
     memory = parse_memory(section.memory) if section.memory else None
     core = parse_core(str(section.core)) if section.core else None
     return QuotaValues(memory, core, SharingClass(section.class_) if section.class_ else None)

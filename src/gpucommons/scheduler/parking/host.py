@@ -6,9 +6,9 @@ A simulation answers by itself, through the same protocol.
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from gpucommons.base.processes import cpu_ticks
+from gpucommons.base.processes import cpu_ticks, session_id
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
@@ -139,6 +139,45 @@ def resident_bytes(pids: Iterable[int], procfs: Path = _PROC) -> int:
 
 def _kib(text: str) -> int:
     return int(text.split()[0]) * 1024
+
+
+# What /proc says of a program that no reading has listed yet.
+
+
+class NewcomerFacts(NamedTuple):
+    """`marks` are what other processes of its job have, too: its POSIX session, and its cgroup unless that is the
+    root."""
+
+    uid: int | None
+    command_line: tuple[str, ...]
+    process_name: str
+    marks: frozenset[str]
+
+
+def newcomer_facts(pid: int, procfs: Path = _PROC) -> NewcomerFacts:
+    directory = procfs / str(pid)
+    try:
+        uid = os.stat(directory).st_uid
+        command_line = tuple(
+            part.decode(errors="replace") for part in (directory / "cmdline").read_bytes().split(b"\0") if part
+        )
+        name = (directory / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return NewcomerFacts(None, (), "", frozenset())
+    return NewcomerFacts(uid, command_line, name, job_marks(pid, procfs))
+
+
+def job_marks(pid: int, procfs: Path = _PROC) -> frozenset[str]:
+    directory = procfs / str(pid)
+    found = set()
+    try:
+        if session := session_id((directory / "stat").read_bytes()):
+            found.add(f"session:{session}")
+        paths = (line.split(":", 2)[2] for line in (directory / "cgroup").read_text(errors="replace").splitlines())
+        found |= {f"cgroup:{path}" for path in paths if path.strip("/.")}
+    except (OSError, ValueError, IndexError):
+        pass
+    return frozenset(found)
 
 
 class ParkHost(Protocol):

@@ -31,6 +31,7 @@ from gpucommons.scheduler.parking.programs import (
     left_parked,
     parked_of,
 )
+from gpucommons.scheduler.parking.sleep_calls import SleepCalls
 from gpucommons.scheduler.parking.suspended import SuspendedJobs
 from gpucommons.scheduler.parking.values import DeviceRoom, ParkRefusal, ParkStage, WhyNot
 from gpucommons.scheduler.programs.jobs import Program
@@ -255,6 +256,7 @@ class ProgramMoves:
         end_turns: EndTurns,
         on_end: Callable[[], None],
         host_reserve_percent: float,
+        sleep: SleepCalls,
         suspended: SuspendedJobs | None = None,
     ) -> None:
         self._moves = moves
@@ -267,6 +269,7 @@ class ProgramMoves:
         self._end_turns = end_turns
         self._on_end = on_end
         self._host_reserve_percent = host_reserve_percent
+        self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -304,6 +307,7 @@ class ProgramMoves:
         suspended = self._suspended if program.cause == SUSPENDED else None
         if suspended is not None:
             await suspended.let_run(program)
+        sleeps = suspended is None and await self._sleep.sleep(program)
         moved = await self._moves.park(program.places)
         if suspended is not None:
             await suspended.stop_again(program)
@@ -313,7 +317,11 @@ class ProgramMoves:
             program.unsure = True
             return
         if moved.failure is not None:
+            places = program.places
             self._could_not_park(program, moved, moved.failure)
+            if sleeps and not program.places:
+                program.places = places
+                await self._sleep.wake(program)
             return
         program.keep(moved.parked)
         if not program.places:
@@ -383,6 +391,7 @@ class ProgramMoves:
         if not program.places:
             return
         self._log.woken(program, now - begun_s, begun_s - asked_s)
+        await self._sleep.wake(program)
 
 
 def _refusal(moved: MoveResult, failed: Failure) -> tuple[ParkRefusal, float]:

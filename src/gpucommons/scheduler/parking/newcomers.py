@@ -6,19 +6,15 @@ any program is paused: the record names them before the lock, and the pauser res
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
-from gpucommons.base.processes import session_id
 from gpucommons.base.text import printable
-from gpucommons.model.ownership import Workload
-from gpucommons.model.process_identity import ProcessContext, ProcessKey
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import ArrivalReading, ParkedFor, ParkEvent
 from gpucommons.pauser.arrivals import ArrivalTerms
 from gpucommons.pauser.backend import Code
@@ -27,56 +23,17 @@ from gpucommons.pauser.protocol import Notice, NoticeKind, Reply
 from gpucommons.pauser.release import has_ended
 from gpucommons.rules.wait_reasons import arrival_sentence
 from gpucommons.scheduler.parking.arrivals import ArrivalPlan, GoesOn, GpuMemory, Newcomer
+from gpucommons.scheduler.parking.host import job_marks, newcomer_facts
 from gpucommons.scheduler.parking.moves import ParkLog
-from gpucommons.scheduler.parking.programs import ParkedProgram, ResidentProgram
-from gpucommons.scheduler.programs.jobs import GpuUser, Program
+from gpucommons.scheduler.parking.programs import ParkedProgram, ResidentProgram, program_of_process
+from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
 
 log = logging.getLogger(__name__)
 
-_PROC: Final = Path("/proc")
 # How long it is shown that a program waited.
 _SHOWN_S: Final = 3600.0
 _MAX_SHOWN: Final = 64
-
-
-# What /proc says of a program that no reading has listed yet.
-
-
-class NewcomerFacts(NamedTuple):
-    """`marks` are what other processes of its job have, too: its POSIX session, and its cgroup unless that is the
-    root."""
-
-    uid: int | None
-    command_line: tuple[str, ...]
-    process_name: str
-    marks: frozenset[str]
-
-
-def newcomer_facts(pid: int, procfs: Path = _PROC) -> NewcomerFacts:
-    directory = procfs / str(pid)
-    try:
-        uid = os.stat(directory).st_uid
-        command_line = tuple(
-            part.decode(errors="replace") for part in (directory / "cmdline").read_bytes().split(b"\0") if part
-        )
-        name = (directory / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return NewcomerFacts(None, (), "", frozenset())
-    return NewcomerFacts(uid, command_line, name, job_marks(pid, procfs))
-
-
-def job_marks(pid: int, procfs: Path = _PROC) -> frozenset[str]:
-    directory = procfs / str(pid)
-    found = set()
-    try:
-        if session := session_id((directory / "stat").read_bytes()):
-            found.add(f"session:{session}")
-        paths = (line.split(":", 2)[2] for line in (directory / "cgroup").read_text(errors="replace").splitlines())
-        found |= {f"cgroup:{path}" for path in paths if path.strip("/.")}
-    except (OSError, ValueError, IndexError):
-        pass
-    return frozenset(found)
 
 
 @dataclass(slots=True)
@@ -151,7 +108,8 @@ class Newcomers:
         if notice.kind is not NoticeKind.ARRIVED:
             return
         facts = newcomer_facts(notice.process.pid)
-        program = self._program(notice.process, facts)
+        user = None if facts.uid is None else self.user_names.get(facts.uid)
+        program = program_of_process(notice.process, facts, user)
         if exempting_rule(self._rules, program) is not None:
             self._resume(notice.process)
             return
@@ -161,13 +119,6 @@ class Newcomers:
         self._arrivals[notice.process] = _Arrival(newcomer, program, time.time(), now)
         log.info("parking: %s waits for room on its GPU", program.display_name)
         self._on_arrival()
-
-    def _program(self, process: ProcessKey, facts: NewcomerFacts) -> Program:
-        user = None if facts.uid is None else self.user_names.get(facts.uid, f"uid {facts.uid}")
-        workload = Workload(process_name=facts.process_name, uid=facts.uid, user=user)
-        context = ProcessContext(command_line=facts.command_line)
-        key = f"process:{process.pid}.{process.start_ticks}"
-        return Program(key, (GpuUser(process.pid, process, key, (), workload, context=context),))
 
     def pauser_changed(self) -> None:
         """The watchdog of a pauser that is lost resumes what it had paused."""

@@ -48,6 +48,7 @@ from gpucommons.scheduler.parking.programs import (
     ResidentPrograms,
     parked_of,
 )
+from gpucommons.scheduler.parking.sleep_calls import SleepCalls
 from gpucommons.scheduler.parking.suspended import BatchSystem, SuspendedJobs
 from gpucommons.scheduler.parking.turns import attained_seconds
 from gpucommons.scheduler.parking.values import (
@@ -324,6 +325,7 @@ class Parking:
             on_end=self._wake_up.set,
             suspended=self._suspended,
             host_reserve_percent=settings.host_reserve_percent,
+            sleep=SleepCalls(rules),
         )
         # The requests for leases whose room is expected, and when.
         self._expected_s: Mapping[str, float] = {}

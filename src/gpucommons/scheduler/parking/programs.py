@@ -13,16 +13,17 @@ from typing import Final, NamedTuple
 
 from gpucommons.base.periods import spoken_age
 from gpucommons.base.text import printable
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.ownership import Workload
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedFor, ParkedReading
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
 from gpucommons.rules.identities import process_name
-from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
+from gpucommons.scheduler.parking.host import THIS_HOST, NewcomerFacts, ParkHost
 from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
 from gpucommons.scheduler.parking.values import ParkRefusal, ParkStage, PlannedProgram, WhyNot
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
-from gpucommons.scheduler.programs.jobs import Program, ProgramActivity, ProgramReading
+from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramActivity, ProgramReading
 from gpucommons.scheduler.programs.matching import names
 from gpucommons.sources.host.process_details import ancestors_from
 
@@ -229,6 +230,15 @@ def left_parked(one: Paused, now_s: float, wall_s: float) -> ParkedProgram:
         wakes_since_s=now_s,
         ancestors=tuple(ancestors_from("/proc", pid)),
     )
+
+
+def program_of_process(process: ProcessKey, facts: NewcomerFacts, user: str | None = None) -> Program:
+    """The process as a program of its own, for names and rules."""
+    name = user if user is not None or facts.uid is None else f"uid {facts.uid}"
+    workload = Workload(process_name=facts.process_name, uid=facts.uid, user=name)
+    context = ProcessContext(command_line=facts.command_line)
+    key = f"process:{process.pid}.{process.start_ticks}"
+    return Program(key, (GpuUser(process.pid, process, key, (), workload, context=context),))
 
 
 # The programs whose memory is on the GPU: how long each has been idle, and why one cannot be parked.

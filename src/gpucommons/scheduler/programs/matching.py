@@ -35,6 +35,8 @@ class ProgramRule:
     uid: str = "*"
     quota: QuotaValues = _NO_QUOTA
     share: bool = True
+    sleep_url: str = ""
+    wake_url: str = ""
 
     def matches(self, program: Program) -> bool:
         """The command may be that of any of its processes; all else must match for every one of them."""
