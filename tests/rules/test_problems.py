@@ -167,6 +167,17 @@ def test_a_failing_source_is_a_problem_and_an_absent_one_is_not() -> None:
     assert (found.sentence, found.remedy) == ("The source docker cannot be read: no answer.", "restart Docker")
 
 
+def test_an_agent_that_is_late_blames_no_source() -> None:
+    """On a loaded machine good readings become old: neither cpu nor the driver is broken."""
+    sources = {
+        name: SourceState(name, True, True, last_success_monotonic_s=4900.0, stale_after_s=10)
+        for name in ("cpu", "nvml")
+    }
+    (found,) = problems_of(snapshot(gpu(), sources=sources))
+    assert found.level is HealthLevel.WARNING
+    assert found.sentence == "The agent is late: it has not read these sources in time: cpu, nvml."
+
+
 def test_alerts_are_merged_and_do_not_repeat_a_problem() -> None:
     same = Alert("a", "GPUCommonsGPULost", "critical", "active", NOW - 30, "lost", {"gpu_uuid": "GPU-3"})
     other = Alert("b", "RoomTooWarm", "critical", "active", NOW - 30, "31 °C")

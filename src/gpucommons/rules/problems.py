@@ -463,8 +463,21 @@ def _channels(reading: IdleReading) -> Iterator[Problem]:
 
 def _sources(states: Iterable[SourceState], now_monotonic_s: float) -> Iterator[Problem]:
     """What does not exist on this node, and what was not read yet, is not a problem."""
-    for state in states:
-        if state.absent or state.is_fresh(now_monotonic_s) or not (state.failures or state.up):
+    not_fresh = [state for state in states if not state.absent and not state.is_fresh(now_monotonic_s)]
+    # A read that fails or hangs is noted as such. A reading that was good is old only if the agent itself is late.
+    late = [state for state in not_fresh if state.up]
+    if late:
+        names = ", ".join(sorted(state.name for state in late))
+        yield Problem(
+            "agent_late",
+            ProblemKind.SOURCE_FAILING,
+            HealthLevel.WARNING,
+            f"The agent is late: it has not read these sources in time: {names}.",
+            "It gets too little CPU time; see the load of the machine, and limits of the agent's service or container.",
+            since_wall_s=min((at_s for state in late if (at_s := state.last_success_wall_s) is not None), default=None),
+        )
+    for state in not_fresh:
+        if state.up or not state.failures:
             continue
         why = f": {state.detail}" if state.detail else ""
         if state.name == DRIVER_SOURCE:
