@@ -83,10 +83,12 @@ test-kubernetes: $(VENV)/.ready-test
 # Every attack of tests/adversary for SECONDS, on loopback only; prints what was done. docs/reliability.md has the counts.
 # Before them a random search of every property, with ten times the examples.
 SECONDS ?= 30
+MUTANT_SECONDS ?= 300
 torture: $(VENV)/.ready-test
 	@scripts/install-test-programs
 	TEST_RANDOM=1 TEST_EXAMPLES=400 $(PYTEST) -m hypothesis
 	PYTHONPATH=src:tests $(BIN)/python -m adversary.torture $(SECONDS)
+	PYTHONPATH=src:tests $(BIN)/python -m adversary.mutants $(MUTANT_SECONDS)
 
 $(VENV)/.ready: pyproject.toml
 	@scripts/make-venv $(PYTHON) $(VENV)

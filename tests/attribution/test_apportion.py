@@ -112,6 +112,14 @@ class TestPower:
         assert bases(power) == {APPORTIONED}
         assert power.rest == {}
 
+    def test_what_is_lost_in_dividing_sm_time_draws_no_power(self) -> None:
+        """Three residents without samples and memory: one millionth is left over, and all power is theirs."""
+        device = DeviceTotals(sm_millionths=100_000, power_milliwatts=300_000)
+        shares = apportion(device, [Resident(None, None)] * 3)
+        assert shares.sm.rest == {Reason.ROUNDING: 1}
+        assert amounts(shares.power) == [100_000] * 3
+        assert shares.power.rest == {}
+
     def test_power_without_a_known_user_is_unattributed(self) -> None:
         device = DeviceTotals(sm_millionths=800_000, power_milliwatts=500_000)
         power = apportion(device, [Resident(1, 600_000)], 100_000).power

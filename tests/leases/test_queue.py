@@ -298,6 +298,80 @@ def test_a_reservation_moves_to_a_slot_that_is_free() -> None:
     assert first in queue.leases
 
 
+def test_a_reservation_prefers_a_slot_whose_lease_ends_before_it() -> None:
+    """The limit counts from the start of the lease."""
+    queue = opened(whole(0), whole(1))
+    late, early = asked(queue, BOB, limit_s=900.0), asked(queue, CHEN, limit_s=900.0)
+    assert granted(queue) == {late: ("GPU-0",), early: ("GPU-1",)}
+    queue.end(late, 500.0)
+    again = asked(queue, BOB, 500.0, limit_s=900.0)
+    assert granted(queue, 500.0) == {again: ("GPU-0",)}
+    assert queue.reserve(*ALICE, 1, 1000.0, 2000.0, 600.0).slots == ("GPU-1",)
+
+
+def test_a_reservation_is_for_the_next_lease_of_its_user_only() -> None:
+    queue = opened(whole(0), whole(1))
+    own = asked(queue, ALICE)
+    assert granted(queue) == {own: ("GPU-0",)}
+    other = asked(queue, BOB)
+    granted(queue)
+    # Its own lease does not stand in its way: it keeps the slot that its user has.
+    assert queue.reserve(*ALICE, 1, 1000.0, 2000.0, 10.0).slots == ("GPU-0",)
+    assert other in queue.leases
+
+
+def test_a_reservation_is_used_by_a_lease_on_one_of_its_slots() -> None:
+    queue = opened(*map(whole, range(3)), terms=LeaseTerms(no_show_after_s=300.0))
+    queue.reserve(*ALICE, 2, 100.0, 5000.0, 0.0)
+    own = asked(queue, ALICE, 100.0)
+    assert set(granted(queue, 100.0)) == {own}
+    assert not queue.settle(2000.0).no_shows
+
+
+def test_a_user_has_32_reservations_at_most() -> None:
+    queue = opened(whole(0))
+    for number in range(32):
+        queue.reserve(*ALICE, 1, 100.0 * number, 100.0 * number + 50, 0.0)
+    with pytest.raises(LeaseRefused, match="a user may have 32 reservations"):
+        queue.reserve(*ALICE, 1, 9000.0, 9001.0, 0.0)
+    queue.reserve(*BOB, 1, 9000.0, 9001.0, 0.0)
+
+
+def test_a_reservation_of_no_time_is_refused() -> None:
+    with pytest.raises(LeaseRefused, match="end before it begins"):
+        opened(whole(0)).reserve(*ALICE, 1, 100.0, 100.0, 0.0)
+
+
+def test_one_lease_without_a_limit_makes_the_start_a_guess() -> None:
+    queue = opened(whole(0), terms=LeaseTerms(share_limit=2))
+    asked(queue, ALICE, share=True, limit_s=100.0)
+    asked(queue, BOB, share=True)
+    assert len(granted(queue)) == 2
+    waits = asked(queue, CHEN)
+    granted(queue)
+    assert queue.waits[waits].is_guess
+    assert queue.waits[waits].expected_start_s is None
+
+
+def test_a_promise_is_given_up_while_a_request_is_not_eligible() -> None:
+    """An estimate from before would keep a slot for a request that its quota does not allow now."""
+    terms = LeaseTerms(quotas=(LeaseQuota("*", gpus=1),))
+    queue = opened(whole(0), terms=terms)
+    first = asked(queue, ALICE, limit_s=1000.0)
+    granted(queue)
+    second = asked(queue, BOB)
+    granted(queue, 10.0)
+    assert queue.record().promised_s == {second: 1000.0}
+    more = asked(queue, BOB, 20.0)
+    granted(queue, 20.0)
+    assert set(queue.record().promised_s) == {second}, "an earlier request of its user comes first"
+    queue.end(first, 30.0)
+    assert set(granted(queue, 30.0)) == {second}
+    granted(queue, 40.0)
+    assert queue.waits[more].cause is WaitCause.QUOTA
+    assert (queue.record().promised_s, queue.record().eligible_s) == ({}, {})
+
+
 def test_an_unused_reservation_is_released_and_a_used_one_is_not() -> None:
     queue = opened(whole(0), whole(1), terms=LeaseTerms(no_show_after_s=300.0))
     queue.reserve(*ALICE, 1, 100.0, 5000.0, 0.0)

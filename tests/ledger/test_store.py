@@ -4,6 +4,7 @@ import contextlib
 import random
 import sqlite3
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,45 @@ def test_a_batch_is_in_every_layer_and_in_the_totals(tmp_path: Path) -> None:
         assert scalar(path, f"SELECT sum(held_ns) FROM {table}") == 17 * NS
         assert scalar(path, f"SELECT count(*) FROM {table}") == 1
     assert store.totals()[KEY].amounts.energy_uj == 17 * 300_000_000
+
+
+def test_counters_that_are_copied_never_decrease(tmp_path: Path) -> None:
+    """A file that was restored may have counted further, or less far, than the one it replaces."""
+    store = opened(tmp_path / "ledger.sqlite")
+    store.begin(moment(0))
+    store.write(1, batch(10), moment(10))
+    known = store.totals()[KEY]
+    less = known._replace(amounts=known.amounts._replace(held_ns=3 * NS, energy_uj=10**15), last_wall_s=1.0)
+    store.seed_totals({KEY: less})
+    after = store.totals()[KEY]
+    assert (after.amounts.held_ns, after.amounts.energy_uj) == (10 * NS, 10**15)
+    assert after.last_wall_s == known.last_wall_s
+
+
+def test_pruning_keeps_the_counters_of_users(tmp_path: Path) -> None:
+    store = opened(tmp_path / "ledger.sqlite")
+    store.begin(moment(0))
+    pod = Account("pod", "train", namespace="lab", user="alice")
+    store.write(1, batch(10), moment(10))
+    store.write(2, batch(10, pod), moment(20))
+    before = store.totals()
+    store.prune(Retention(), WALL_S + 4000 * DAY_S)
+    after = store.totals()
+    assert after[KEY] == before[KEY], "users come back, and their counters continue"
+    assert {key.kind for key in before} - {key.kind for key in after} == {"pod"}
+
+
+def test_a_period_has_the_gaps_of_its_first_hour(tmp_path: Path) -> None:
+    """Gaps are kept by the hour: one that began in the hour of the start may lie in the period."""
+    path = tmp_path / "ledger.sqlite"
+    hour_s = int(WALL_S) // 3600 * 3600
+    store = opened(path)
+    store.begin(moment(0))
+    gaps = tuple(Gap(start_s, "GPU-0", "unread", 60 * NS) for start_s in (hour_s - 3600, hour_s, hour_s + 3600))
+    store.write(1, replace(batch(10), gaps=gaps), moment(10))
+    store.close()
+    found = read_period(path, hour_s + 1800, hour_s + 3600).gaps
+    assert [gap.wall_s for gap in found if gap.reason == "unread"] == [hour_s]
 
 
 def test_a_batch_that_is_tried_twice_counts_once(tmp_path: Path) -> None:

@@ -364,6 +364,19 @@ def test_programs_of_others_have_no_name_and_no_pid() -> None:
     assert unidentified.left_alone == ()
 
 
+def test_when_others_get_room_is_not_shown() -> None:
+    """The ids of leases are those of other users' requests."""
+    reading = NODE.sharing(0.0)
+    assert reading.parking is not None
+    parking = replace(reading.parking, expected_rooms={"7": 100.0})
+    shared = snapshot_of(Readings(sharing=replace(reading, parking=parking)))
+    rooms = [
+        seen.parking.expected_rooms if (seen := seen_by(shared, viewer).readings.sharing) and seen.parking else None
+        for viewer in (SEES_ALL, BOB, UNIDENTIFIED)
+    ]
+    assert rooms == [{"7": 100.0}, {}, {}]
+
+
 def test_own_leases_are_complete_and_others_keep_their_place_in_the_queue() -> None:
     played = Played(NODE).play(3)
     everything, own = (played.get("queue", viewer)["queue"] for viewer in (SEES_ALL, BOB))
