@@ -162,7 +162,7 @@ def _change_comparison(node: ast.Compare) -> None:
 
 
 def _change_operator(node: ast.BinOp | ast.AugAssign) -> None:
-    node.op = _OPERATORS[type(node.op)]()  # type: ignore[abstract]
+    node.op = _OPERATORS[type(node.op)]()
 
 
 def _change_conjunction(node: ast.BoolOp) -> None:
