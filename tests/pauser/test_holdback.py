@@ -15,9 +15,9 @@ import pytest
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
-from gpucommons.pauser.holdback import BUCKET_S, LINGER_S, HoldBack, cpu_time_s
+from gpucommons.pauser.holdback import BUCKET_S, LINGER_S, LONGEST_S, POLL_S, HoldBack, cpu_time_s
 from gpucommons.pauser.protocol import Notice, NoticeKind, Operation, PauserRequest
-from gpucommons.pauser.record import PauseRecord, Stage
+from gpucommons.pauser.record import PauseRecord
 from gpucommons.pauser.release import key_of
 from pauser.rig import Connection, child, watchdog_of
 from waiting import until
@@ -98,7 +98,7 @@ def test_a_program_is_held_back_while_the_other_works(cuda: FakeCuda, record: Pa
         until(lambda: is_held(program), "it is held back")
         opened = PauseRecord.open_existing(record)
         assert opened is not None
-        assert [(entry.pid, entry.stage) for entry in opened.entries()] == [(program.pid, Stage.LOCKED)]
+        assert [entry.pid for entry in opened.entries()] == [program.pid]
         opened.close()
         guard.wait()
         program.runs()
@@ -122,34 +122,46 @@ def test_it_stays_paused_for_the_agent_and_for_the_other_until_both_let_it_go(cu
         guard.wait()
         time.sleep(10 * LINGER_S)
         assert is_held(program), "the agent has paused it, too"
-        # The agent's pause ends while it is held back.
-        guard.request(0.5)
-        time.sleep(0.1)
-        ask(agent, Operation.UNLOCK, program.key)
-        assert is_held(program)
-        guard.wait()
-        program.runs()
+        # The agent's pause ends while it is held back. On a busy machine the other one may not run at that moment.
+        for _ in range(20):
+            guard.request(0.5)
+            while (found := agent.next()) is None or getattr(found, "kind", None) is not NoticeKind.HOLDS_BACK:
+                assert found is not None
+            ask(agent, Operation.UNLOCK, program.key)
+            stayed = is_held(program)
+            guard.wait()
+            program.runs()
+            if stayed:
+                break
+            ask(agent, Operation.LOCK, program.key, timeout_ms=5000)
+        assert stayed, "it is still held back"
         # And without the other.
         ask(agent, Operation.LOCK, program.key, timeout_ms=5000)
         ask(agent, Operation.UNLOCK, program.key)
         program.runs()
 
 
-def test_it_is_held_back_for_no_more_than_the_share_of_the_other(cuda: FakeCuda, record: Path) -> None:
-    program = cuda.start()
-    with child(cuda, record) as (_, agent), server() as guard:
-        agent.hello()
-        name_both(agent, guard, program, share=20)
-        begin_s = time.monotonic()
-        guard.request(6.0)
-        held = seen = 0
-        while time.monotonic() - begin_s < 6.0:
-            held, seen = held + is_held(program), seen + 1
-            time.sleep(0.005)
-        assert held / seen <= (BUCKET_S + 0.2 * 6.0) / 6.0 + 0.1
-        assert held / seen >= 0.2
-        guard.wait()
-        program.runs()
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
+def test_it_is_held_back_for_no_more_than_the_share_of_the_other(share: float) -> None:
+    """A guard that works all the time."""
+    now_s = 0.0
+    held_s: list[float] = []
+
+    def report(_: ProcessKey, begins: bool, seconds: float) -> None:
+        if not begins:
+            held_s.append(seconds)
+
+    holdback = HoldBack(lambda _: None, lambda _: None, report, cpu_time_s=lambda _: now_s)
+    holdback.yield_to(ProcessKey(2, 1), GROUP)
+    holdback.guard(ProcessKey(1, 1), GROUP, share)
+    begin_s = now_s = time.monotonic()
+    while now_s < begin_s + 60.0:
+        now_s += POLL_S
+        holdback.look(now_s)
+    assert sum(held_s) <= BUCKET_S + share * 60.0 + 0.1
+    # A pause may go on at the end, and after each one others run for a moment.
+    assert sum(held_s) >= 0.9 * share * 60.0 - LONGEST_S
+    assert max(held_s) <= LONGEST_S + 0.01
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -187,7 +199,7 @@ def test_the_cpu_time_of_a_process_counts_all_threads() -> None:
         after_s = cpu_time_s(one.key.pid)
         assert before_s is not None
         assert after_s is not None
-        assert 0.05 < after_s - before_s < 1.0
+        assert 0.01 < after_s - before_s < 1.0
     assert cpu_time_s(one.key.pid) is None
 
 

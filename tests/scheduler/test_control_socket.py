@@ -100,6 +100,7 @@ def test_a_limit_of_a_pod_applies_to_later_clients(tmp_path: Path) -> None:
         ({"command": "set-quantum", "seconds": -1}, "invalid quantum -1"),
         ({"command": "set-quantum", "seconds": 0}, "invalid quantum 0"),
         ({"command": "set-limit", "target": "x"}, "--memory"),
+        ({"command": "set-class", "target": "x", "class": "urgent"}, "unknown class 'urgent': use batch, latency"),
         ({"command": "set-limit", "target": "x", "memory": "8x"}, "invalid amount of memory '8x'"),
         ({"command": "set-limit", "target": "x", "core": "101"}, "invalid share of a GPU '101'"),
         ({"command": "set-limit", "target": "0123456789abcdef", "core": "5"}, "no client 0123456789abcdef"),

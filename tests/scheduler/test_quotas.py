@@ -149,3 +149,15 @@ def test_a_limit_set_for_a_pod_holds_for_its_later_clients_and_one_for_a_client_
     assert lookup.enter(second, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
     lookup.leave(first)
     assert lookup.enter(first, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
+
+
+def test_the_first_source_that_gives_a_class_decides() -> None:
+    latency, background = (QuotaValues(sharing_class=one) for one in (SharingClass.LATENCY, SharingClass.BACKGROUND))
+    limited = QuotaValues(core_percent=25)
+    found = decide(set_limit=limited, config=background, label=latency, lease=latency)
+    assert (found.core_percent, found.core_source) == (25, "set-limit")
+    assert (found.sharing_class, found.class_source) == (SharingClass.BACKGROUND, "config")
+    assert decide(set_limit=latency, config=background).class_source == "set-class"
+    assert decide(label=latency, lease=background).sharing_class is SharingClass.LATENCY
+    assert decide(lease=background).class_source == "lease"
+    assert decide().sharing_class is SharingClass.BATCH

@@ -50,10 +50,13 @@ def test_no_set_of_real_programs_is_slower_than_under_the_driver(text: str, owne
     assert over_driver(simulation, jobs, kinds, 2 * MINUTE_S) >= 0.993
 
 
+@pytest.mark.parametrize("begin_s", [0.0, 0.7, 1.6, 2.3, 3.1])
 @pytest.mark.parametrize("text", ["train+serve", "train+burst", "train+small", "train+train+serve", "loop+small"])
-def test_a_light_program_is_paused_for_no_more_than_one_look(text: str) -> None:
+def test_a_light_program_is_paused_for_no_more_than_one_look(text: str, begin_s: float) -> None:
+    """Whether the first look finds it busy or not: the recorded traces begin at another row each time."""
     kinds: list[Kind] = list(text.split("+"))
     simulation = PhasedSimulation(RealModel())
+    simulation.run(begin_s)
     jobs = start_all(simulation, kinds, [f"uid:{number}" for number in range(len(kinds))])
     simulation.run(5 * MINUTE_S)
     for job, kind in zip(jobs, kinds, strict=True):
@@ -84,12 +87,29 @@ def test_a_program_that_the_driver_starves_next_to_another_owners_has_its_share(
 
 @pytest.mark.parametrize("owners", [["ann", "ann"], ["ann", "bob"]])
 def test_loops_that_gain_by_turns_take_turns(owners: list[str]) -> None:
+    """From the first minute on: the verdict comes within five seconds of their start."""
     simulation = PhasedSimulation(RealModel())
     jobs = start_all(simulation, ["loop", "loop"], owners)
-    simulation.run(8.0)
+    simulation.run(5.2)
+    assert simulation.gpu.phase is not None
+    assert simulation.gpu.phase.way is Way.TURNS
+    assert sum(job.progress_s for job in jobs) >= 0.7 * 5.2
     rates = simulation.play(2 * MINUTE_S)
     assert sum(rates.values()) >= 0.97
     assert min(rates[job.client.id] for job in jobs) >= 0.47
+
+
+def test_programs_that_work_when_the_scheduler_is_switched_on_take_turns_within_three_seconds() -> None:
+    """What they use is known by then."""
+    simulation = PhasedSimulation(RealModel())
+    simulation.perform(simulation.policy.switch(False, simulation.now))
+    jobs = start_all(simulation, ["loop", "loop"])
+    simulation.run(10.0)
+    simulation.perform(simulation.policy.switch(True, simulation.now))
+    for job in jobs:
+        simulation.perform(simulation.policy.rejoin(job.client, simulation.now))
+    rates = simulation.play(45.0)
+    assert sum(rates.values()) >= 0.97
 
 
 def test_noise_does_not_revoke_a_verdict() -> None:

@@ -10,8 +10,8 @@ kernels or waits for them uses the CPU; one that waits for requests does not. A 
 program has submitted, 1 to 30 ms.
 
 A guard has an allowance: the share of the time for which others may be held back for it, given by the agent. It is
-kept as a bucket of `_BUCKET_S` seconds, so that no pause lasts longer than that, also where the agent hangs. All pauses
-are those of pauses.py: recorded before they begin, ended by whatever ends others.
+kept as a bucket of `BUCKET_S` seconds. No pause lasts longer than `LONGEST_S` at once, also where the agent hangs. All
+pauses are those of pauses.py: recorded before they begin, ended by whatever ends others.
 """
 
 import threading
@@ -29,7 +29,10 @@ POLL_S: Final = 0.004
 # program that waits for the GPU may sleep.
 _WORK_RATIO: Final = 0.25
 LINGER_S: Final = 0.02
-# The longest pause in one piece, and what must be in the bucket before the next begins.
+# The longest pause in one piece, and how long others then run at least.
+LONGEST_S: Final = 2.0
+_REST_S: Final = 0.2
+# The size of the bucket, and what must be in it before a pause begins.
 BUCKET_S: Final = 2.0
 _LEAST_S: Final = 0.1
 _IDLE_S: Final = 0.2
@@ -59,9 +62,10 @@ class _Guard:
     bucket_s: float = BUCKET_S
     # Since when others are held back for it; None: they are not.
     holds_since_s: float | None = None
+    rests_until_s: float = float("-inf")
 
-    def look(self, now_s: float) -> None:
-        cpu_s, before_s, elapsed_s = cpu_time_s(self.process.pid), self.cpu_s, now_s - self.looked_s
+    def look(self, cpu_s: float | None, now_s: float) -> None:
+        before_s, elapsed_s = self.cpu_s, now_s - self.looked_s
         if cpu_s is not None and before_s is not None and cpu_s - before_s >= _WORK_RATIO * elapsed_s > 0.0:
             self.worked_s = now_s
         self.cpu_s, self.looked_s = cpu_s, now_s
@@ -70,9 +74,12 @@ class _Guard:
 
     def holds(self, now_s: float) -> bool:
         """Whether others are to be held back for it now."""
-        if now_s - self.worked_s >= LINGER_S:
+        since_s = self.holds_since_s
+        if since_s is not None and now_s - since_s >= LONGEST_S:
+            self.rests_until_s = now_s + _REST_S
+        if now_s - self.worked_s >= LINGER_S or now_s < self.rests_until_s:
             return False
-        return self.bucket_s > 0.0 if self.holds_since_s is not None else self.bucket_s >= _LEAST_S
+        return self.bucket_s >= _LEAST_S if since_s is None else self.bucket_s > 0.0
 
 
 @dataclass(slots=True)
@@ -94,8 +101,13 @@ class HoldBack:
     called on threads of their own."""
 
     def __init__(
-        self, hold: Callable[[ProcessKey], float | None], let_go: Callable[[ProcessKey], None], report: Report
+        self,
+        hold: Callable[[ProcessKey], float | None],
+        let_go: Callable[[ProcessKey], None],
+        report: Report,
+        cpu_time_s: Callable[[int], float | None] = cpu_time_s,
     ) -> None:
+        self._cpu_time_s = cpu_time_s
         self._hold = hold
         self._let_go = let_go
         self._report = report
@@ -172,7 +184,7 @@ class HoldBack:
                     continue
                 holding = False
                 for guard in group.guards.values():
-                    guard.look(now_s)
+                    guard.look(self._cpu_time_s(guard.process.pid), now_s)
                     holds = guard.holds(now_s)
                     holding = holding or holds
                     if holds and guard.holds_since_s is None:

@@ -6,9 +6,20 @@ import pytest
 
 from attribution.builders import GIB, container, pod
 from gpucommons.model.process_identity import ProcessContext
+from gpucommons.model.sharing import SharingClass
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.programs.jobs import Program
-from gpucommons.scheduler.programs.matching import ProgramRule, addressed, exempting_rule, names, pod_of, quota_of
+from gpucommons.scheduler.programs.matching import (
+    CLASS_LABEL,
+    ProgramRule,
+    addressed,
+    class_of_label,
+    class_of_lease,
+    exempting_rule,
+    names,
+    pod_of,
+    quota_of,
+)
 from scheduler.programs.node import Proc, docker, kubernetes, pod_uid, program_of, rootless, slurm, unit
 
 TRAIN = ProcessContext(("python3", "-u", "train.py", "--model", "vit"))
@@ -117,3 +128,15 @@ def test_the_pod_whose_annotations_apply() -> None:
     assert pod_of(IN_POD) == ("ml", "train-0")
     assert pod_of(BARE) is None
     assert pod_of(program_of(Proc(9, kubernetes(1, 2)))) is None, "only the UID of its pod is known"
+
+
+def test_the_class_comes_from_a_rule_the_label_or_the_lease() -> None:
+    labelled = Program("job", tuple(replace(one, labels={CLASS_LABEL: " Latency "}) for one in IN_DOCKER.processes))
+    wrong = Program("job", tuple(replace(one, labels={CLASS_LABEL: "urgent"}) for one in IN_DOCKER.processes))
+    leased = Program("job", tuple(replace(one, lease_class="background") for one in BARE.processes))
+    rules = (ProgramRule("all"), ProgramRule("b", quota=QuotaValues(sharing_class=SharingClass.BACKGROUND)))
+    assert class_of_label(labelled).sharing_class is SharingClass.LATENCY
+    assert class_of_label(wrong).sharing_class is None
+    assert class_of_lease(leased).sharing_class is SharingClass.BACKGROUND
+    assert class_of_lease(labelled).sharing_class is None
+    assert quota_of(rules, BARE).sharing_class is SharingClass.BACKGROUND

@@ -8,12 +8,14 @@ together, the device's activity is close to the sum of each client's activity wh
 (`progress_together`). What a client does alone and how much of the GPU each process uses is kept in `facts`.
 
  1. Light clients. A client that alone keeps the GPU busy for less than half of the time, or in bursts, is light. It
-    always runs, and no client is paused to measure it again. What it uses is charged to its owner.
+    always runs, and no client is paused to measure it again. What it uses is charged to its owner. One that uses
+    little of the GPU may be light although a look found it busy: before three looks agree it is paused for fairness
+    only.
  2. Fairness. Where owners compete and one of them gets less than its share while another gets more, owners take turns.
     All clients of an owner run in its turn. The cause is structural where the owners have different numbers of
     programs; else it is seen in what their processes use, for some seconds.
  3. Gain. Clients take turns one by one where their total progress together is so low that turns gain at least
-    `turn_gain`. Each of them has been seen alone twice before that is believed.
+    `turn_gain`. Each of them has been seen alone twice before that is believed, or once for a gain of 15 %.
  4. Looks. To see a client alone, the others are paused for a look of 0.3 s. Times in which it is alone anyway come
     first: before a second client starts, while the others rest, in its own turns. Pauses for looks take at most 3 %
     of a client's first minute and 1 % of each later one (`PauseBudget`), by construction: a look that would exceed the

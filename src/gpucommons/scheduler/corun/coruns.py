@@ -45,7 +45,12 @@ _TOGETHER_S: Final = 1.0
 # Turns must gain this much over running together; turns that gain less than the second are given up.
 TURN_GAIN: Final = 0.05
 _KEEP_RATIO: Final = 0.4
+# Looks at each client before turns are taken for a gain. One is enough where the gain is so large that noise does not
+# explain it: in turns each client is seen alone all the time, so that an error is found within seconds.
 _LOOKS_FOR_TURNS: Final = 2
+_LARGE_GAIN: Final = 0.15
+# A client that uses little of the GPU is taken to be heavy only when so many looks found it busy.
+_LOOKS_FOR_HEAVY: Final = 3
 _SAMPLES_TOGETHER: Final = 2
 # When a verdict is checked: first, and by which factor later each time.
 _CHECK_TOGETHER_S: Final = 120.0
@@ -196,6 +201,7 @@ class Coruns(Generic[Client]):
         self._greedy_until_s: dict[str, float] = {}
         self._way = Way.ALONE
         self._looked_s = float("-inf")
+        self._looked_at: Client | None = None
         # When a phase was last chosen.
         self._now_s = float("-inf")
         # In order of arrival: the order of looks.
@@ -208,13 +214,15 @@ class Coruns(Generic[Client]):
         """The device's activity over a time in which exactly these clients ran."""
         facts = {client: self._facts_of(client, now_s) for client in clients}
         heavy = [client for client in clients if not facts[client].light and client not in self._latency]
+        if self._way is Way.MEASURING and self._looked_at in facts:
+            heavy = [self._looked_at]
         if len(clients) == 1:
             facts[clients[0]].learn_alone(activity, now_s)
         elif len(heavy) == 1:
             # Light clients ran along. What each of them does alone is not part of this one's.
             along = (facts[client].alone.mean for client in clients if client != heavy[0])
             facts[heavy[0]].learn_alone(activity.without(one for one in along if one is not None), now_s)
-        elif heavy and all(facts[client].light is not None for client in heavy):
+        elif heavy:
             self._together.setdefault(frozenset(heavy), Activity()).learn(activity, now_s)
 
     def used(self, ratios: Mapping[Client, float], owner_of: Mapping[Client, str], total: float, now_s: float) -> None:
@@ -404,18 +412,24 @@ class Coruns(Generic[Client]):
             self._facts[client].reset_if_changed(using, now_s)
         heavy = [client for client in clients if not self._is_light(client, using, now_s)]
         light = tuple(client for client in clients if client not in heavy)
+        doubtful = [client for client in heavy if self._may_be_light(client, using, now_s)]
         groups: dict[str, list[Client]] = {}
         for client in heavy:
             groups.setdefault(self._owner_of[client], []).append(client)
         if self._is_unfair(groups, now_s):
             return self._turn(groups, light, PhaseCause.FAIRNESS, now_s)
-        if self._gains(heavy, now_s):
+        certain = [client for client in heavy if client not in doubtful]
+        light = (*light, *doubtful)
+        groups = {owner: [client for client in group if client in certain] for owner, group in groups.items()}
+        groups = {owner: group for owner, group in groups.items() if group}
+        if self._gains(certain, now_s):
             return self._turn(groups, light, PhaseCause.GAIN, now_s)
-        look = self._look(heavy, light, now_s)
+        look = self._look(certain, doubtful, light, now_s)
         if look is not None:
+            self._way = Way.MEASURING
             return look
         self._way = Way.TOGETHER
-        verdict = self._verdicts.get(frozenset(heavy))
+        verdict = self._verdicts.get(frozenset(certain))
         cause = PhaseCause.NO_GAIN if verdict is not None and verdict.turns is not None else PhaseCause.NONE
         length_s = _TOGETHER_S if cause is PhaseCause.NO_GAIN else _TRIAL_S
         return Phase(clients, length_s, Way.TOGETHER, self.metered, cause)
@@ -458,6 +472,14 @@ class Coruns(Generic[Client]):
         if facts.light is not None or self.metered:
             return bool(facts.light)
         return used is not None and used < _HEAVY_PART / using
+
+    def _may_be_light(self, client: Client, using: int, now_s: float) -> bool:
+        """One that uses little may be light, although a look found it busy: before that is certain it is paused for
+        fairness only, and not for a gain or a look at another one."""
+        facts = self._facts[client]
+        used = facts.use.mean(now_s)
+        little = used is not None and used < _HEAVY_PART / using
+        return self.metered and little and len(facts.alone) < _LOOKS_FOR_HEAVY
 
     # Fairness
 
@@ -539,7 +561,7 @@ class Coruns(Generic[Client]):
         if cause is PhaseCause.GAIN or self._gains(group, now_s):
             unit = [self._accounts.next_client(group, slack_s)]
         else:
-            look = self._look(group, (), now_s)
+            look = self._look(group, (), (), now_s)
             unit = list(group) if look is None else list(look.unit)
         measure = self.metered and self.quantum_s >= LEAST_MEASURED_S
         return Phase((*unit, *light), self.quantum_s, Way.TURNS, measure, cause, tuple(unit))
@@ -584,7 +606,7 @@ class Coruns(Generic[Client]):
             seen = min(len(self._facts[client].alone) for client in clients)
             if gain < self._turn_gain:
                 verdict.settle(False, progress, device, now_s)
-            elif seen >= _LOOKS_FOR_TURNS:
+            elif seen >= (1 if gain >= _LARGE_GAIN else _LOOKS_FOR_TURNS):
                 verdict.settle(True, progress, device, now_s)
         return bool(verdict.turns)
 
@@ -614,13 +636,17 @@ class Coruns(Generic[Client]):
 
     # Looks
 
-    def _look(self, heavy: Sequence[Client], light: Sequence[Client], now_s: float) -> Phase[Client] | None:
-        """A look at a client that has to be seen alone, if the budgets of those that it pauses allow it."""
-        if not self.metered or len(heavy) < 2 or now_s < self._looked_s + _BETWEEN_LOOKS_S:
+    def _look(
+        self, heavy: Sequence[Client], doubtful: Sequence[Client], light: Sequence[Client], now_s: float
+    ) -> Phase[Client] | None:
+        """A look at a client that has to be seen alone, if the budgets of those that it pauses allow it. `doubtful` are
+        those that use little: they are seen first, and are not paused."""
+        several = len(heavy) > 1 or (heavy and doubtful)
+        if not self.metered or not several or now_s < self._looked_s + _BETWEEN_LOOKS_S:
             return None
         reads_use = now_s - self._used_s < _COUNTS_AFTER_S
-        for client in sorted(heavy, key=lambda one: self._look_order(one, now_s)):
-            if not self._must_be_seen(client, heavy):
+        for client in sorted((*heavy, *doubtful), key=lambda one: self._look_order(one, now_s)):
+            if client not in doubtful and (len(heavy) < 2 or not self._must_be_seen(client, heavy)):
                 continue
             facts = self._facts[client]
             paused = [self._facts[one] for one in heavy if one != client]
@@ -633,8 +659,10 @@ class Coruns(Generic[Client]):
                 for one in paused:
                     one.budget.spend(length_s, now_s)
                 self._looked_s = facts.looked_s = now_s
+                self._looked_at = client
                 facts.looks += 1
-                return Phase((client, *light), LOOK_S, Way.MEASURING, measure=True, unit=(client,))
+                along = (one for one in light if one != client)
+                return Phase((client, *along), LOOK_S, Way.MEASURING, measure=True, unit=(client,))
         return None
 
     def _look_order(self, client: Client, now_s: float) -> tuple[bool, float]:

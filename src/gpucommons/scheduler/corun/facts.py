@@ -21,6 +21,7 @@ MAX_SAMPLES: Final = 8
 USE_SPAN_S: Final = 5.0
 LONG_USE_SPAN_S: Final = 30.0
 _USE_READINGS_PER_S: Final = 0.5
+_FIRST_READINGS: Final = 2
 # A light client does something else where it uses this much more, as a factor and in addition, than its activity alone
 # explains, and at least so much of an equal part.
 _CHANGED_RATIO: Final = 1.3
@@ -100,6 +101,10 @@ class Use:
         begin_s = max(since_s, now_s - span_s)
         ratios = [ratio for taken_s, ratio in self._readings if taken_s > begin_s]
         return fmean(ratios) if len(ratios) > span_s * _USE_READINGS_PER_S else None
+
+    @property
+    def readings(self) -> int:
+        return len(self._readings)
 
 
 class LatencyUse:
@@ -199,8 +204,8 @@ class ClientFacts:
         self.light = self.alone.is_light if len(self.alone) else None
 
     def awaits_use(self, now_s: float) -> bool:
-        """Whether it came so lately that its use is not known yet."""
-        return now_s - self.since_s < USE_SPAN_S and self.use.mean(now_s) is None
+        """Whether it came so lately that nothing is known of its use yet."""
+        return now_s - self.since_s < USE_SPAN_S and self.use.readings < _FIRST_READINGS
 
     def reset_if_changed(self, clients: int, now_s: float) -> None:
         """A light client, one of so many that use the GPU, may do something else now: it has to be seen again."""

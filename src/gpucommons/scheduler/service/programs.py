@@ -617,6 +617,14 @@ class Programs:
             member.peer.forget()
             self._remove(key, now)
 
+    def switched(self, now: float) -> None:
+        """The scheduler was switched on or off. Programs that use the GPU take part at once, without a reading."""
+        for member in self._members.values():
+            if member.joined and member.peer.held_up is None:
+                self._turns.perform(self._policy.rejoin(member.client, now))
+        self._name_roles(now)
+        self._turns.apply((), now)
+
     # Limits
 
     def limits_changed(self, now: float) -> None:

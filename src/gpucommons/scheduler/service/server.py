@@ -431,7 +431,7 @@ class SchedulerServer:
         self.generation += 1
         self._turns.apply(self.policy.switch(on, now), now)
         if self.programs is not None:
-            self.programs.limits_changed(now)
+            self.programs.switched(now)
 
     def set_quantum(self, seconds: float | None) -> None:
         now = monotonic()
