@@ -226,10 +226,16 @@ def test_free_slots(lab: Host) -> None:
     name, _, uuids = exported.stdout.rstrip("\n").partition("=")
     assert (name, exported.returncode) == ("CUDA_VISIBLE_DEVICES", 0)
     assert set(uuids.split(",")) <= set(slots)
-    for arguments in (("--memory", "900G"), ("--memory", "900G", "--export")):
-        none = run(lab, "free", *arguments)
-        assert (none.returncode, none.stdout) == (1, "")
-        assert none.stderr.startswith("gpucommons: no free slot with 900G of memory: 3 free with less, ")
+    for arguments, printed in ((("900G",), ""), (("900G", "--export"), "CUDA_VISIBLE_DEVICES=\n")):
+        none = run(lab, "free", "--memory", *arguments)
+        assert (none.returncode, none.stdout) == (1, printed), "no device, never that of another user"
+        assert none.stderr.startswith("gpucommons: none free with 900G of memory: 3 free with less, ")
+        assert "no GPU here has that much" in none.stderr
+    taken = run(lab, "free", "--memory", "100G", uid=STRANGER)
+    assert taken.returncode == 1
+    assert "is held by emeka, idle for " in taken.stderr
+    assert taken.stderr.endswith("'gpucommons run --memory 100G COMMAND' waits in line\n")
+    assert "20G for 20 GB" in run(lab, "free", "--memory", "20").stderr
     empty = run(lab, "free", "--memory", "900G", "--json")
     assert (empty.returncode, json.loads(empty.stdout)["slots"]) == (1, {})
     assert run(lab, "free", "--memory", "much").returncode == 2

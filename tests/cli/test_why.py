@@ -33,7 +33,12 @@ def test_a_request_that_waits_is_explained(tmp_path: Path) -> None:
             assert status == 0
             assert out.startswith(f"request {last} ({rows[last]['name']}) has been waiting for ")
             assert "an earlier request of the same user comes first" in out
-            assert f"place 2 of 2; behind request {first} of {getpass.getuser()}, lease " in out
+            assert f"place 2 of 2; behind request {first} of {getpass.getuser()}; " in out
+            blockers = found[first]["blockers"]
+            assert blockers
+            assert all(each["users"] for each in blockers), "also those that are held without a lease"
+            status, out, _ = lab.command("why", first)
+            assert f"GPU {blockers[0]['slot']} is held by {blockers[0]['users'][0]}" in out
             status, out, err = lab.command("me", "--json")
             assert (status, err) == (0, "")
             assert set(json.loads(out)["me"]["requests"]) == {first, last}

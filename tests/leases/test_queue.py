@@ -1,6 +1,7 @@
 """The rules of the queue, one by one."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -223,6 +224,14 @@ def granted_of(queue: LeaseQueue, **demand: object) -> tuple[str, ...]:
     return granted(queue)[id]
 
 
+def test_a_request_names_the_model_or_the_gpu_or_a_whole_one() -> None:
+    queue = opened(whole(0, model="NVIDIA A100"), whole(1, model="NVIDIA H100 80GB HBM3"), mig(9, 0), mig(9, 1))
+    assert granted_of(queue, model="h100") == ("GPU-1",)
+    assert granted_of(queue, slot="9.1") == ("MIG-9-1",)
+    assert granted_of(queue, slot="9") == ("MIG-9-0",), "a MIG device of that GPU"
+    assert granted_of(queue, whole=True, memory_bytes=GIB) == ("GPU-0",), "the smallest that fits would be a MIG device"
+
+
 def test_free_memory_counts_not_only_the_total() -> None:
     queue = opened(whole(0, free_bytes=5 * GIB), whole(1))
     assert granted_of(queue, memory_bytes=20 * GIB) == ("GPU-1",)
@@ -233,10 +242,13 @@ def test_free_memory_counts_not_only_the_total() -> None:
     [
         ({"gpus": 9}, "9 GPUs requested, this node has 2 GPUs and 1 MIG devices"),
         ({"gpus": 3}, "3 GPUs requested, this node has 2 GPUs"),
-        ({"memory_bytes": 200 * GIB}, "with 200.0 GiB of memory requested, 0 of this node have that much"),
+        (
+            {"memory_bytes": 200 * GIB},
+            "with 200 GiB of memory requested, 0 of this node have that much, the largest has 140 GiB",
+        ),
     ],
 )
-def test_what_the_node_never_has_is_refused_at_once(demand: dict[str, int], words: str) -> None:
+def test_what_the_node_never_has_is_refused_at_once(demand: dict[str, Any], words: str) -> None:
     with pytest.raises(LeaseRefused, match=words.replace("(", "\\(")):
         asked(opened(whole(0), whole(1), mig(9, 0)), ALICE, **demand)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,7 @@ def test_cancelling_is_for_the_owner_and_administrators(world: SteppedService) -
 
 def test_no_wait_is_refused_and_leaves_no_trace(world: SteppedService) -> None:
     world.service.open(Inbox().client(), RunRequest())
-    with pytest.raises(LeaseRefused, match="no slot is free now: every GPU that fits is in use"):
+    with pytest.raises(LeaseRefused, match="no slot is free now: GPU 0 is held by another user; run it without"):
         world.service.open(bobs().client(), RunRequest(wait=False))
     assert world.service.reading.waiting == ()
 
@@ -275,13 +276,31 @@ def test_the_room_that_parking_makes_is_the_expected_start(world: SteppedService
     assert bob.last("waiting")["expected_s"] is None
 
 
-def test_other_users_are_named_only_to_viewers_that_see_all(world: SteppedService) -> None:
+def test_other_users_are_named_only_to_viewers_that_see_names(world: SteppedService) -> None:
     bob, root = bobs(), Inbox(uid=0, user="root", sees_all=True)
     world.service.open(Inbox().client(), RunRequest())
     world.service.open(bob.client(), RunRequest())
     world.service.open(root.client(), RunRequest())
-    assert bob.last("waiting")["holders"][0]["user"] == "another user"
-    assert root.last("waiting")["holders"][0]["user"] == "alice"
+    assert bob.last("waiting")["sentence"] == "GPU 0 is held by another user"
+    assert root.last("waiting")["sentence"] == "GPU 0 is held by alice"
+
+
+def test_a_reservation_reports_slots_that_are_held_beyond_its_start(world: SteppedService) -> None:
+    request = ReserveRequest(1, world.wall_s + 60, 3600)
+    world.service.open(Inbox().client(), RunRequest())
+    made = world.service.reserve(1002, "bob", request)
+    (held,) = world.service.held_beyond(made)
+    assert held.sentence == "GPU 0 is held by alice"
+    assert world.service.reading.held_reservations == {}, "it is not in force yet"
+    world.later(61.0)
+    assert world.service.reading.held_reservations == {made.id: (held,)}
+    assert world.service.held_beyond(replace(made, user="alice")) == (), "one's own lease is not in the way"
+
+
+def test_a_lease_that_ends_before_a_reservation_does_not_hold_it_up(world: SteppedService) -> None:
+    world.service.open(Inbox().client(), RunRequest(limit_s=30))
+    made = world.service.reserve(1002, "bob", ReserveRequest(1, world.wall_s + 60, 3600))
+    assert world.service.held_beyond(made) == ()
 
 
 class Daemons:

@@ -81,6 +81,8 @@ FILTERED = {
     "command_lines",
 }
 HIDDEN = {
+    "device_plugin",
+    "node_faults",
     "docker",
     "podman",
     "container_usage",
@@ -162,11 +164,15 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "billed_s demand_ratio over_claimed name program processes held_up"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
-    LeasesReading: "off slots leases waiting reservations trespassers no_shows counters recorded clients mps",
+    LeasesReading: "off_reason slots leases waiting reservations trespassers no_shows counters recorded clients mps "
+    "ready_s held_reservations quotas",
     Lease: "request slots gpus since_s",
-    LeaseRequest: "id uid user number arrived_s gpus memory_bytes share limit_s name mps sm_percent",
+    LeaseRequest: (
+        "uid user arrived_s gpus memory_bytes share limit_s name mps sm_percent id number sharing_class model slot "
+        "whole"
+    ),
     MpsReading: "mode unavailable daemons events starts failures deaths",
-    LeaseWait: "position cause start_s detail is_guess room_s",
+    LeaseWait: "position cause start_s detail is_guess room_s blockers",
     Reservation: "id uid user gpus from_s until_s slots used_s",
     IdleReading: "after_s action idle_holders steps messages channels events recorded",
     IdleMessage: "id user wall_s step text holder notified_s over",

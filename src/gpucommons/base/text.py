@@ -27,11 +27,15 @@ _UNITS: Final = {
     "K": 10**3,
     "M": 10**6,
     "G": 10**9,
+    "T": 10**12,
     "Ki": 1 << 10,
     "Mi": 1 << 20,
     "Gi": 1 << 30,
+    "Ti": 1 << 40,
 }
-_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(Ki|Mi|Gi|K|M|G|)B?", re.ASCII)
+_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(Ki|Mi|Gi|Ti|K|M|G|T|)B?", re.ASCII)
+# Less is a forgotten unit: no program gets by with less than this on a GPU.
+_LEAST_ON_GPU: Final = 1 << 20
 LARGEST_BYTES: Final = 1 << 60
 
 
@@ -39,11 +43,27 @@ def parse_memory(text: str) -> int:
     """Bytes of `8Gi`, `512Mi`, `10G`, `1073741824`; raises ValueError on anything else."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"invalid amount of memory {text!r}: use bytes, or a number with Ki, Mi, Gi, K, M or G")
+        raise ValueError(f"invalid amount of memory {text!r}: use bytes, or a number with Ki, Mi, Gi, Ti, K, M, G or T")
     amount = int(float(match[1]) * _UNITS[match[2]])
     if not 0 < amount <= LARGEST_BYTES:
         raise ValueError(f"invalid amount of memory {text!r}: use more than 0 and at most 1024 PiB")
     return amount
+
+
+def parse_gpu_memory(text: str) -> int:
+    """As `parse_memory`, for memory of a GPU. Raises ValueError for an amount that lacks its unit, such as `20`."""
+    amount = parse_memory(text)
+    if amount < _LEAST_ON_GPU:
+        number = text.strip().rstrip("B ")
+        raise ValueError(f"{text!r} is {amount} bytes: add a unit, such as {number}G for {number} GB")
+    return amount
+
+
+def memory_text(amount_bytes: int, like_bytes: int | None = None) -> str:
+    """`20 GB` or `20 GiB`: in the unit that it is a whole number of, else GiB. `like_bytes` is what sets the unit."""
+    sample = amount_bytes if like_bytes is None else like_bytes
+    size, unit = (10**9, "GB") if sample % 10**8 == 0 else (1 << 30, "GiB")
+    return f"{amount_bytes / size:.1f}".removesuffix(".0") + f" {unit}"
 
 
 def parse_core(text: str) -> int:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.text import printable
+from gpucommons.base.periods import spoken_duration
+from gpucommons.base.text import memory_text, printable
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, has_memory, show_free_fleet
 from gpucommons.cli.gpus_view import missing
@@ -73,7 +74,10 @@ def free(
         show(indented({**document, "slots": chosen}))
         raise typer.Exit(0 if chosen else NotFound.status)
     if not chosen:
-        raise NotFound(_none(slots, memory))
+        if export:
+            # No device: a program that would take any GPU must not land on one that another user holds.
+            show_line(printable("CUDA_VISIBLE_DEVICES="))
+        raise NotFound(_none(slots, needed, memory, document["time_unix_s"]))
     if export:
         show_line(printable(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}"))
     elif format is not Format.TABLE:
@@ -102,20 +106,37 @@ def _words(uuids: list[str]) -> str:
 
 
 def _bytes(memory: str | None) -> int:
-    from gpucommons.base.text import parse_memory
+    from gpucommons.base.text import parse_gpu_memory
 
     try:
-        return 0 if memory is None else parse_memory(memory)
+        return 0 if memory is None else parse_gpu_memory(memory)
     except ValueError as error:
         raise CommandError(f"--memory: {error}") from error
 
 
-def _none(slots: Document, memory: str | None) -> str:
+def _none(slots: Document, needed: int, memory: str | None, now_s: float) -> str:
+    """When the next one is expected, which one has been idle the longest, and how to wait for one."""
     states = Counter(slot["state"] for slot in slots.values())
     enough = f" with {memory} of memory" if memory else ""
     small = [f"{states.pop('free')} free with less"] if states["free"] else []
     others = ", ".join([*small, *(f"{count} {_WORDS[state]}" for state, count in states.items() if count)])
-    return f"no free slot{enough}: {others or 'this node has none'}; 'gpucommons allocations' lists the holders"
+    fitting = [slot for slot in slots.values() if (slot["memory_total_bytes"] or 0) >= needed]
+    if not fitting:
+        largest = max((slot["memory_total_bytes"] or 0 for slot in slots.values()), default=0)
+        return (
+            f"none free{enough}: {others or 'this node has no GPU'}; no GPU here has that much, the largest has "
+            f"{memory_text(largest, needed)}"
+        )
+    ready = [slot["expected_free_unix_s"] for slot in fitting if slot["expected_free_unix_s"] is not None]
+    idle = max(fitting, key=lambda slot: slot["idle_s"] or 0)
+    parts = [f"none free{enough}: {others}"]
+    if idle["idle_s"]:
+        holder = idle["holders"][0]["account"] if idle["holders"] else "another user"
+        parts.append(f"GPU {idle['slot']} is held by {holder}, idle for {spoken_duration(idle['idle_s'])}")
+    if ready:
+        parts.append(f"next in about {spoken_duration(max(0.0, round(min(ready) - now_s)))}")
+    option = f" --memory {memory}" if memory else ""
+    return f"{'; '.join(parts)}; 'gpucommons run{option} COMMAND' waits in line"
 
 
 def _cells(uuid: str, slot: Document) -> list[str]:

@@ -8,20 +8,31 @@ from gpucommons.base.periods import spoken_duration
 from gpucommons.cli.output import Line, plain_line
 from gpucommons.cli.text_table import TextTable, wrapped
 
-# More requests and leases than this are not named in one line.
+# More requests than this are not named in one line.
 _NAMED = 3
+_LEAVE = "Ctrl-C leaves"
+_LEAST_REASON = 12
 
 
-def waiting_line(line: Mapping[str, Any]) -> str:
-    """`waiting: 2 of 5, about 14 min: every GPU that fits is in use (0: alice for 2 h, 1: bob for 5 min)`."""
+def waiting_line(line: Mapping[str, Any], waited_s: float, width: int | None) -> str:
+    """`waiting 40 s, place 2 of 5, start in about 14 min: GPU 3 is held by emeka, idle for 2 min (Ctrl-C leaves)`.
+
+    In a terminal the reason is cut where the line would be wider than it: the place and how to leave stay.
+    """
     expected = line.get("expected_s")
-    when = "" if not isinstance(expected, int | float) else f", about {spoken_duration(expected)}"
-    holders = ", ".join(
-        f"{holder['slots']}: {holder['user']} for {spoken_duration(float(holder['for_s']))}"
-        for holder in line.get("holders", ())
-    )
-    text = f"waiting: {line['position']} of {line['of']}{when}: {line['sentence']}"
-    return f"{text} ({holders})" if holders else text
+    when = "" if not isinstance(expected, int | float) else f", start in about {spoken_duration(round(expected))}"
+    waited = f" {spoken_duration(round(waited_s))}" if waited_s >= 1 else ""
+    begin = f"waiting{waited}, place {line['position']} of {line['of']}{when}"
+    if width is None:
+        return f"{begin}: {line['sentence']}"
+    room = width - len(begin) - len(_LEAVE) - len(": ") - len(" ()")
+    sentence = str(line["sentence"])
+    for shorter in (sentence, sentence.partition(";")[0]):
+        if len(shorter) <= room:
+            return f"{begin}: {shorter} ({_LEAVE})"
+    if room >= _LEAST_REASON:
+        return f"{begin}: {sentence[: room - 1]}… ({_LEAVE})"
+    return f"{begin} ({_LEAVE})"
 
 
 def requests_of(queue: Mapping[str, Any], user: str) -> list[str]:
@@ -36,7 +47,7 @@ def requests_before(queue: Mapping[str, Any], id: str) -> list[str]:
 
 
 def request_line(queue: Mapping[str, Any], id: str, now_s: float) -> str:
-    """Why a request waits, for how long, and behind which requests and leases."""
+    """Why a request waits, for how long, and behind which requests."""
     row = queue["waiting"][id]
     name = f" ({row['name']})" if row["name"] else ""
     waited = spoken_duration(max(0.0, now_s - row["since_unix_s"]))
@@ -45,13 +56,14 @@ def request_line(queue: Mapping[str, Any], id: str, now_s: float) -> str:
         "its start is not known" if start_s is None else f"start in about {spoken_duration(max(0.0, start_s - now_s))}"
     )
     before = [f"request {other} of {queue['waiting'][other]['user']}" for other in requests_before(queue, id)]
-    before += [
-        f"lease {other} of {lease['user']} on {','.join(lease['slots'])}" for other, lease in queue["leases"].items()
-    ]
     more = f" and {len(before) - _NAMED} more" if len(before) > _NAMED else ""
     behind = f"behind {', '.join(before[:_NAMED])}{more}; " if before else ""
     place = f"place {row['position']} of {len(queue['waiting'])}"
-    return f"request {id}{name} has been waiting for {waited}: {row['sentence']}; {place}; {behind}{when}."
+    others = "".join(f"; {each['sentence']}" for each in row["blockers"][1:_NAMED])
+    reason = row["blockers"][0]["sentence"] + others if row["cause"] == "busy" and row["blockers"] else row["sentence"]
+    hidden = len(row["blockers"]) - _NAMED
+    reason += f"; {hidden} more that fit are in use" if row["cause"] == "busy" and hidden > 0 else ""
+    return f"request {id}{name} has been waiting for {waited}: {reason}; {place}; {behind}{when}."
 
 
 def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> list[Line]:
@@ -65,6 +77,7 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
             ",".join(each["slots"]),
             _kind(each),
             spoken_duration(max(0.0, now_s - each["since_unix_s"])),
+            _expected(each["ends_unix_s"], now_s) if each["ends_unix_s"] is not None else "",
             _trespassers(each["trespassers"]),
         )
         for id, each in queue["leases"].items()
@@ -83,7 +96,7 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
         for id, each in queue["waiting"].items()
     ]
     held = TextTable(
-        ("id", "user", "name", "slots", "mode", "for", "note"),
+        ("id", "user", "name", "slots", "mode", "for", "ends", "note"),
         leases,
         shortest={"user": 8, "name": 8, "slots": 8, "note": 12},
         left_out=("mode",),
@@ -111,7 +124,7 @@ def reservation_lines(queue: Mapping[str, Any], width: int | None) -> list[Line]
             ",".join(each["slots"]),
             local_time(each["from_unix_s"]),
             local_time(each["until_unix_s"]),
-            "active" if each["active"] else "to come",
+            ("held by others" if each["held"] else "active") if each["active"] else "to come",
         )
         for id, each in sorted(queue["reservations"].items(), key=lambda pair: pair[1]["from_unix_s"])
     ]

@@ -14,10 +14,12 @@ import typer
 
 from gpucommons.base.periods import parse_duration
 from gpucommons.base.text import printable, printable_lines
+from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.lease_view import local_time, queue_lines, reservation_lines
-from gpucommons.cli.options import AsJson, ConfigFile, load_settings
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
+from gpucommons.cli.reader import Reader
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.faces.documents.values import indented
 from gpucommons.leases.protocol import LeaseServiceGone, answer_of
@@ -103,14 +105,28 @@ def _date(text: str, now: datetime) -> datetime:
 
 def queue(
     as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
     config: ConfigFile = None,
 ) -> None:
     """Print the leases of this node, and the requests that wait, in the order in which they are served."""
-    document = ask(config, {"request": "queue"})
+    document = _queue(connect, password_file, ca_file, config)
     if as_json:
         show(indented(document))
     else:
         show_lines(queue_lines(document, time.time(), terminal_width()))
+
+
+def _queue(connect: str | None, password_file: Path | None, ca_file: Path | None, config: Path | None) -> Document:
+    """The queue as the service has it now; with --connect, that of another agent's latest snapshot."""
+    if connect is None:
+        found: Document = ask(config, {"request": "queue"})
+        return found
+    queue: Document | None = Reader(connect, password_file, ca_file, config).get("queue")["queue"]
+    if queue is None:
+        raise CommandError(f"the agent at {connect} gives no leases ([leases] enabled)")
+    return queue
 
 
 # `gpucommons cancel ID`: end a lease, or take a request out of the queue.
@@ -141,7 +157,7 @@ def reserve(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Reserve GPUs: other users get no lease on them that could last beyond the start."""
+    """Reserve GPUs for a time to come. Until then, others get them only for commands that end before (--for)."""
     try:
         for_s = parse_duration(duration)
         from_s = parse_when(begin, datetime.now().astimezone()).timestamp()
@@ -160,6 +176,9 @@ def reserve(
     show_line(
         printable(f"reservation {made['id']}: GPU {slots} from {local_time(begins_s)} until {local_time(ends_s)}")
     )
+    for each in made.get("held_beyond", ()):
+        show_line(printable(f"note: {each}; the reservation moves to a GPU that is free then, or waits for this one"))
+    show_line(printable("At that time start your command with 'gpucommons run': it gets a reserved GPU."))
 
 
 # `gpucommons reservations`: what is reserved.
@@ -167,10 +186,13 @@ def reserve(
 
 def reservations(
     as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
     config: ConfigFile = None,
 ) -> None:
     """Print the reservations of this node, earliest first."""
-    document = ask(config, {"request": "queue"})
+    document = _queue(connect, password_file, ca_file, config)
     if as_json:
         show(indented(document["reservations"]))
     else:

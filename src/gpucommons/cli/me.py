@@ -80,6 +80,7 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
         "messages": received,
         "month": None if accounts is None else {month: _with_currency(accounts[month])},
         "quota": allocations["quotas"].get(user) if allocations else None,
+        "lease_quotas": queue["quotas"].get(user, queue["quotas"].get("*", [])) if queue else None,
     }
     waits = [request_line(queue, id, slots["time_unix_s"]) for id in asked]
     if turns is not None:
@@ -148,6 +149,8 @@ def _end(me: Document, waits: list[str]) -> Iterator[str]:
         yield "wait: none of your programs waits"
     yield _hours(me["month"])
     yield _quota(me["quota"])
+    for quota in me["lease_quotas"] or ():
+        yield f"quota of leases: {quota['sentence']}"
 
 
 def _cells(row: Document) -> list[str]:

@@ -11,13 +11,16 @@ from typing import Any
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.leases.facts import leasable_slots
+from gpucommons.base.text import memory_text
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import load_settings, scenario_named
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.faces.documents.parameters import BadParameter, read_query
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.faces.documents.view import View
+from gpucommons.leases.policy.plan import fits
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse
+from gpucommons.model.leases import LeaseRequest
 from gpucommons.model.snapshot import Snapshot
 
 # One sample of this node without a running agent, for the commands that print the current state.
@@ -62,18 +65,17 @@ async def _two_ticks(agent: Agent) -> Snapshot:
 # The GPUs that are used least now, for `gpucommons run` without an agent.
 
 
-def emptiest_slots(config: Path | None, gpus: int, memory_bytes: int | None) -> list[dict[str, Any]]:
+def emptiest_slots(config: Path | None, asked: LeaseRequest) -> list[dict[str, Any]]:
     """Free ones first, then those with the most free memory. Raises CommandError if there are not enough."""
     _, snapshot = take_sample(config, None, None)
+    gpus, memory_bytes = asked.gpus, asked.memory_bytes
     found = [
         slot
         for slot in leasable_slots(snapshot.readings, {}) or ()
-        if slot.use is not SlotUse.LOST
-        and not (gpus > 1 and slot.is_mig)
-        and (memory_bytes is None or (slot.free_bytes or 0) >= memory_bytes)
+        if fits(asked, slot) and (memory_bytes is None or (slot.free_bytes or 0) >= memory_bytes)
     ]
     if len(found) < gpus:
-        memory = "" if memory_bytes is None else f" with {memory_bytes / 2**30:.1f} GiB of free memory"
+        memory = "" if memory_bytes is None else f" with {memory_text(memory_bytes)} of free memory"
         raise CommandError(f"{gpus} GPUs{memory} requested, {len(found)} found; request less")
     return [{"uuid": slot.uuid, "name": slot.name} for slot in sorted(found, key=_emptiness)[:gpus]]
 

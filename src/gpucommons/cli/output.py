@@ -52,6 +52,11 @@ def show_live(line: Printable) -> None:
     sys.stderr.flush()
 
 
+def ring_bell() -> None:
+    sys.stderr.write("\a")
+    sys.stderr.flush()
+
+
 def clear_live() -> None:
     sys.stderr.write(_CLEAR_LINE)
     sys.stderr.flush()

@@ -22,12 +22,12 @@ import typer
 
 from gpucommons.base.backoff import RetrySchedule
 from gpucommons.base.periods import parse_duration, spoken_duration
-from gpucommons.base.text import parse_memory, printable
+from gpucommons.base.text import parse_gpu_memory, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.job_view import figure_lines, slot_names
 from gpucommons.cli.lease_view import waiting_line
 from gpucommons.cli.options import ConfigFile, load_settings
-from gpucommons.cli.output import clear_live, has_live_line, show_error, show_live
+from gpucommons.cli.output import clear_live, has_live_line, ring_bell, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone
 from gpucommons.model.sharing import SharingClass
@@ -161,6 +161,8 @@ NO_SLOT: Final = 75
 # What the name of a script ends with.
 _SCRIPTS: Final = frozenset({".py", ".sh", ".bash", ".ipynb", ".jl", ".js", ".lua", ".m", ".pl", ".r", ".rb"})
 _REPORT_S: Final = 4.0
+# Who waited for so long may look elsewhere: the terminal rings when the command starts.
+_BELL_AFTER_S: Final = 10.0
 _AGENT_START_S: Final = 5.0
 
 
@@ -173,6 +175,15 @@ def run(
             metavar="SIZE", help="Least free memory of each GPU or MIG device, such as 20G.", show_default=False
         ),
     ] = None,
+    model: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Only GPUs with this in their product name: h100.", show_default=False),
+    ] = "",
+    gpu: Annotated[
+        str,
+        typer.Option(metavar="ID", help="Only this GPU or MIG device: 3, 6.0 or its UUID.", show_default=False),
+    ] = "",
+    whole: Annotated[bool, typer.Option("--whole", help="A whole GPU, no MIG device.")] = False,
     share: Annotated[
         bool, typer.Option("--share/--exclusive", help="Accept a GPU that others use, too. Default: --exclusive.")
     ] = False,
@@ -182,7 +193,7 @@ def run(
             min=1,
             max=100,
             metavar="PERCENT",
-            help="Most of the GPU's threads that the command may use. Needs --share and MPS (leases.mps).",
+            help="Part of the GPU's compute units that the command may use. Needs --share and MPS (leases.mps).",
             show_default=False,
         ),
     ] = None,
@@ -221,7 +232,8 @@ def run(
 ) -> None:
     """Run a command with GPUs of its own: wait for them, set CUDA_VISIBLE_DEVICES, report what it used.
 
-    The exit status is that of the command; 75 if no GPU was free in time, 124 after --for.
+    "gpucommons run bash" opens a shell that has a GPU until it ends. The exit status is that of the command; 75 if no
+    GPU was free in time, 124 after --for.
     """
     if not command[0]:
         raise CommandError("the command is empty: name a program, such as gpucommons run python train.py")
@@ -230,7 +242,7 @@ def run(
         {
             "request": "run",
             "gpus": gpus,
-            "memory_bytes": None if memory is None else _parsed("--memory", parse_memory, memory),
+            "memory_bytes": None if memory is None else _parsed("--memory", parse_gpu_memory, memory),
             "share": share,
             "limit_s": None if limit is None else _parsed("--for", parse_duration, limit),
             "name": printable(name or default_name(command))[:64],
@@ -238,6 +250,9 @@ def run(
             "updates": has_live_line(),
             "sm_percent": sm,
             "class": "" if sharing_class is None else sharing_class.value,
+            "model": model[:64],
+            "slot": gpu[:64],
+            "whole": whole,
         },
         None if max_wait is None else _parsed("--max-wait", parse_duration, max_wait),
         quiet,
@@ -332,6 +347,8 @@ class _Run:
             return NO_SLOT
         self._line.clear()
         if has_live_line() and waited_s >= 1:
+            if waited_s >= _BELL_AFTER_S:
+                ring_bell()
             _note(f"waited {spoken_duration(waited_s)}, runs on {_names(slots)}")
         return self._run_child(slots, waited_s)
 
@@ -340,12 +357,13 @@ class _Run:
         while (left_s := deadline_s - time.monotonic()) > 0:
             line = self._receive(min(left_s, 1.0))
             if line is None:
+                self._line.count_up()
                 continue
             event = line.get("event")
             if event == "queued":
                 self._id, self._token = str(line["id"]), str(line["token"])
             elif event == "waiting" and self._job.request["wait"]:
-                self._line.show(waiting_line(line))
+                self._line.show(line)
             elif event == "granted":
                 self._granted = line
                 if line.get("simulated"):
@@ -484,34 +502,45 @@ class _Run:
 
 
 class _LiveLine:
-    """One line that is written again on a terminal, and written once elsewhere."""
+    """Why the command waits and for how long: written again each second on a terminal, once elsewhere."""
 
     def __init__(self) -> None:
         self._is_terminal = has_live_line()
-        self._shown = False
+        self._began_s = time.monotonic()
+        self._received_s = self._began_s
+        self._line: Mapping[str, Any] | None = None
 
-    def show(self, text: str) -> None:
-        if self._is_terminal:
-            width = shutil.get_terminal_size().columns
-            show_live(printable(text, max(20, width - 1)))
-        elif not self._shown:
-            _note(text)
-        self._shown = True
+    def show(self, line: Mapping[str, Any]) -> None:
+        if not self._is_terminal and self._line is None:
+            _note(waiting_line(line, 0.0, None))
+        self._line, self._received_s = line, time.monotonic()
+        self.count_up()
+
+    def count_up(self) -> None:
+        if self._is_terminal and self._line is not None:
+            now_s = time.monotonic()
+            line = dict(self._line)
+            if isinstance(line.get("expected_s"), int | float):
+                line["expected_s"] = max(0.0, line["expected_s"] - (now_s - self._received_s))
+            width = max(20, shutil.get_terminal_size().columns - 1)
+            show_live(printable(waiting_line(line, now_s - self._began_s, width), width))
 
     def clear(self) -> None:
-        if self._is_terminal and self._shown:
+        if self._is_terminal and self._line is not None:
             clear_live()
-        self._shown = False
+        self._line = None
 
 
 def _without_agent(job: _Job, config: Path | None, why: str) -> int:
     """Takes the emptiest GPUs as they are now. Another program may take the same ones."""
     from gpucommons.cli.one_sample import emptiest_slots
+    from gpucommons.model.leases import LeaseRequest
 
     if job.request["sm_percent"] is not None:
         raise CommandError(f"--sm {job.request['sm_percent']} needs an agent with MPS (leases.mps); no agent runs here")
     _note(f"no agent runs here ({why}): takes the emptiest GPU, which is not kept for this command")
-    slots = emptiest_slots(config, job.request["gpus"], job.request["memory_bytes"])
+    wanted = {name: job.request[name] for name in ("gpus", "memory_bytes", "model", "slot", "whole")}
+    slots = emptiest_slots(config, LeaseRequest(os.getuid(), "", 0.0, **wanted))
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(slot["uuid"] for slot in slots)}
     begun_s = time.monotonic()
     try:

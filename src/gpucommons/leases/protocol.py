@@ -41,7 +41,10 @@ class LeaseMessageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """`updates`: the client shows its place in the queue. `sm_percent` is the part of a GPU that it may use."""
+    """`updates`: the client shows its place in the queue. `sm_percent` is the part of a GPU that it may use.
+
+    `model`, `slot` and `whole` are what the GPU has to be; empty and False: any.
+    """
 
     gpus: int = 1
     memory_bytes: int | None = None
@@ -52,6 +55,9 @@ class RunRequest:
     updates: bool = False
     sm_percent: int | None = None
     sharing_class: str = ""
+    model: str = ""
+    slot: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,9 @@ def parse_request(raw: bytes) -> LeaseLine:
             _flag(line, "updates"),
             None if line.get("sm_percent") is None else _whole(line, "sm_percent", 1, 100),
             _class(line),
+            _text(line, "model", _LONGEST_NAME, required=False),
+            _text(line, "slot", _LONGEST_NAME, required=False),
+            _flag(line, "whole"),
         )
     if request == "resume":
         return ResumeRequest(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpucommons.base.periods import spoken_duration
 from gpucommons.model.process_identity import ProcessKey
 
 
@@ -59,8 +60,9 @@ class LeaseRequest:
 
     `mps` is per_user or all_users if its command runs under MPS, by which daemon; empty: without MPS. `sm_percent` is
     the most of the GPU's threads that it may use; None: all. `sharing_class` is that of its programs where the GPU is
-    shared; empty: not given. The queue sets `id`, and `number`, which orders requests
-    by arrival.
+    shared; empty: not given. The queue sets `id`, and `number`, which orders requests by arrival. `model` is a part of
+    the GPU's product name, `slot` the name or UUID of the GPU or MIG device that is asked for; empty: any. `whole`: no
+    MIG device.
     """
 
     uid: int
@@ -76,6 +78,9 @@ class LeaseRequest:
     id: str = ""
     number: int = 0
     sharing_class: str = ""
+    model: str = ""
+    slot: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +131,33 @@ CAUSES: Mapping[WaitCause, str] = {
 }
 
 
+class SlotBlocker(NamedTuple):
+    """A slot that could serve a request, and is held. `users` are its holders; empty where they are hidden.
+
+    `idle_s` is how long none of them has used it; None: it is used, or that is not known. `leased`: one has a lease.
+    """
+
+    slot: str
+    users: tuple[str, ...]
+    idle_s: float | None = None
+    leased: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """`GPU 3 is held by emeka, idle for 2 min`."""
+        more = f" and {len(self.users) - 1} more" if len(self.users) > 1 else ""
+        holder = f"{self.users[0]}{more}" if self.users else "another user"
+        idle = "" if self.idle_s is None else f", idle for {spoken_duration(self.idle_s)}"
+        return f"GPU {self.slot} is held by {holder}{idle}"
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseWait:
     """`position` is 1 for the request that comes next. `start_s` is the start that the queue plans with; None: never.
 
     `is_guess`: a lease ahead has no time limit, and no lease has ended yet that shows how long it may last. `room_s` is
-    when parking is expected to have made room; None: it does not, or that is not known.
+    when parking is expected to have made room; None: it does not, or that is not known. `blockers` are the slots that
+    could serve the request and are held, the longest idle first.
     """
 
     position: int
@@ -140,6 +166,7 @@ class LeaseWait:
     detail: str = ""
     is_guess: bool = False
     room_s: float | None = None
+    blockers: tuple[SlotBlocker, ...] = ()
 
     @property
     def expected_start_s(self) -> float | None:
@@ -149,6 +176,11 @@ class LeaseWait:
 
     @property
     def sentence(self) -> str:
+        """Why it waits. Where GPUs are in use: which one, held by whom, and for how long it has been idle."""
+        if self.cause is WaitCause.BUSY and self.blockers:
+            first, *others = self.blockers
+            more = f"; {len(others)} more that fit {'is' if len(others) == 1 else 'are'} in use" if others else ""
+            return f"{first.sentence}{more}"
         return f"{CAUSES[self.cause]}: {self.detail}" if self.detail else CAUSES[self.cause]
 
 
@@ -188,6 +220,25 @@ class LeaseCounters:
     waited_s: float = 0.0
 
 
+class LeaseQuotaUse(NamedTuple):
+    """What a user, or a group of users together, may have, and has. None: no limit; for `used_hours`, not known."""
+
+    whose: str
+    gpus: float | None
+    held_gpus: float
+    hours: float | None
+    used_hours: float | None
+
+    @property
+    def sentence(self) -> str:
+        """`user emeka: 1 of 2 GPUs; 12.5 of 100 GPU-hours in 30 days`."""
+        parts = [] if self.gpus is None else [f"{self.held_gpus:g} of {self.gpus:g} GPUs"]
+        if self.hours is not None:
+            used = "?" if self.used_hours is None else f"{self.used_hours:.1f}"
+            parts.append(f"{used} of {self.hours:g} GPU-hours in 30 days")
+        return f"{self.whose}: {'; '.join(parts)}"
+
+
 @dataclass(frozen=True, slots=True)
 class LeasesReading:
     """`off_reason` is why no lease is given, empty where leases are given. `slots` are names by UUID.
@@ -195,7 +246,9 @@ class LeasesReading:
     `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
     because they were not used. `recorded`: the record, which outlives the agent, can be written. `clients` are the
     processes that have leases, by the lease's id: the command descends from its client. `mps` is None where leases do
-    not use MPS.
+    not use MPS. `ready_s` is when each slot is expected to be free for a further request, by UUID, where that is known.
+    `held_reservations` are those in force of which other users still hold slots. `quotas` are those of leases, by user;
+    "*" is any other user.
     """
 
     off_reason: str = ""
@@ -209,6 +262,9 @@ class LeasesReading:
     recorded: bool = True
     clients: Mapping[str, ProcessKey] = field(default_factory=dict)
     mps: MpsReading | None = None
+    ready_s: Mapping[str, float] = field(default_factory=dict)
+    held_reservations: Mapping[str, tuple[SlotBlocker, ...]] = field(default_factory=dict)
+    quotas: Mapping[str, tuple[LeaseQuotaUse, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

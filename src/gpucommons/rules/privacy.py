@@ -26,7 +26,7 @@ from gpucommons.model.allocations import Allocation, AllocationReading, SlotsRea
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.idle import IdleReading
-from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, MpsReading, Reservation
+from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, MpsReading, Reservation, SlotBlocker
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
 from gpucommons.model.process_identity import CommandLineReading, ProcessKey, ProcessTable
 from gpucommons.model.sharing import (
@@ -349,7 +349,15 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
         clients={id: client for id, client in reading.clients.items() if id in own},
         mps=None if reading.mps is None else _mps(reading.mps, viewer),
+        held_reservations={
+            id: tuple(_blocker(each, viewer) for each in held) for id, held in reading.held_reservations.items()
+        },
+        quotas={user: uses for user, uses in reading.quotas.items() if user in (viewer.user, "*")},
     )
+
+
+def _blocker(blocker: SlotBlocker, viewer: Viewer) -> SlotBlocker:
+    return blocker._replace(users=tuple(user for user in blocker.users if user == viewer.user))
 
 
 def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
@@ -371,7 +379,8 @@ def _request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
 
 def _wait(request: LeaseRequest, wait: LeaseWait, viewer: Viewer) -> LeaseWait:
     """The detail of a quota names its user or group."""
-    return wait if request.uid == viewer.uid else replace(wait, detail="")
+    blockers = tuple(_blocker(each, viewer) for each in wait.blockers)
+    return replace(wait, blockers=blockers, detail=wait.detail if request.uid == viewer.uid else "")
 
 
 def _reservation(reservation: Reservation, viewer: Viewer) -> Reservation:

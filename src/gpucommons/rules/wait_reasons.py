@@ -1,10 +1,15 @@
-"""Why a client waits, how a GPU is shared, and why a program is parked, as sentences: the only wording. Pure."""
+"""Why a client waits, how a GPU is shared, and why a program is parked, as sentences: the only wording. Pure.
+
+Also which slots a waiting request for a lease waits for.
+"""
 
 import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpucommons.base.periods import spoken_age
+from gpucommons.model.allocations import SlotStatus
+from gpucommons.model.leases import Lease, SlotBlocker
 from gpucommons.model.sharing import (
     ARRIVAL,
     ASKED,
@@ -19,6 +24,7 @@ from gpucommons.model.sharing import (
     SharingClass,
     WaitReason,
 )
+from gpucommons.rules.identities import account_name
 
 _SHARING: Final[Mapping[str, str]] = {
     "scheduler_off": "unscheduled: the scheduler is off",
@@ -36,7 +42,7 @@ _SHARING: Final[Mapping[str, str]] = {
     "turns_gain": "in turns: together the clients would be slower, as measured",
     "owner_turns": "owners in turns: together, an owner would get less than its share",
     "class_precedence": "programs of class background wait while another program uses the GPU",
-    "linked": "in one queue with another GPU: a program uses both",
+    "linked": "in one queue with another GPU, since one program uses both",
     "call_hangs": "together: the driver does not return from a call for one of the programs",
     "measuring": "one at a time for a moment: a client is measured",
     "demand_unknown": "together: the clients fit in memory, and the GPU's utilisation is not known",
@@ -124,6 +130,28 @@ def memory_sentence(gpu: GpuSharing, clients: Iterable[ClientSharing]) -> str:
 
 def gibibytes(amount_bytes: int) -> str:
     return f"{amount_bytes / (1 << 30):.1f} GiB"
+
+
+def blockers_of(
+    fitting: Mapping[str, str], statuses: Mapping[str, SlotStatus], leases: Iterable[Lease]
+) -> tuple[SlotBlocker, ...]:
+    """The slots that could serve a request and are held, with or without a lease: the longest idle first.
+
+    `fitting` are the slots that fit the request, names by UUID. A lease counts from its grant on, which is before the
+    next snapshot.
+    """
+    leased: dict[str, list[str]] = {}
+    for lease in leases:
+        for uuid in lease.slots:
+            leased.setdefault(uuid, []).append(lease.request.user)
+    found = []
+    for uuid, name in fitting.items():
+        status = statuses.get(uuid)
+        holders = () if status is None else tuple(account_name(each.account) for each in status.holders if each.share)
+        users = tuple(dict.fromkeys((*holders, *leased.get(uuid, ()))))
+        if users:
+            found.append(SlotBlocker(name, users, None if status is None else status.idle_s, uuid in leased))
+    return tuple(sorted(found, key=lambda each: -(each.idle_s or 0.0)))
 
 
 # Programs that are parked, and programs that waited for the room of parked ones.

@@ -100,7 +100,16 @@ def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse) -> LeasableSlot:
         total = _minus(gpu.readings.memory_total_bytes, gpu.readings.memory_reserved_bytes)
         free = gpu.readings.memory_free_bytes
     used = sum(process.used_memory_bytes or 0 for process in processes_on(info, gpu))
-    return LeasableSlot(slot.uuid, slot.name, use, part, info.mig_enabled, total, _still_free(free, total, used))
+    return LeasableSlot(
+        slot.uuid,
+        slot.name,
+        use,
+        part,
+        info.mig_enabled,
+        total,
+        _still_free(free, total, used),
+        model=gpu.identity.name,
+    )
 
 
 def _minus(total: int | None, reserved: int | None) -> int | None:

@@ -191,6 +191,7 @@ class Leasing:
             self._off_reason(snapshot),
             frozenset(lease.request.id for lease in leases),
             {} if parking is None else parking.expected_rooms,
+            {} if readings.slots is None else {status.slot.uuid: status for status in readings.slots.slots},
         )
 
     def _request_report(self, id: str) -> None:

@@ -20,7 +20,17 @@ from gpucommons.faces.documents.schema import (
     record,
 )
 from gpucommons.faces.documents.values import Json, rounded
-from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, LeaseWait, Reservation, Trespasser, WaitCause
+from gpucommons.model.leases import (
+    Lease,
+    LeaseQuotaUse,
+    LeaseRequest,
+    LeasesReading,
+    LeaseWait,
+    Reservation,
+    SlotBlocker,
+    Trespasser,
+    WaitCause,
+)
 from gpucommons.model.snapshot import Snapshot
 
 
@@ -36,6 +46,7 @@ class _Reserved(NamedTuple):
     reservation: Reservation
     slots: list[str]
     is_active: bool
+    held: tuple[SlotBlocker, ...] = ()
 
 
 _TRESPASSER = Record[Trespasser](
@@ -63,6 +74,13 @@ _LEASE = Record[_Named](
         lambda each: [_TRESPASSER.build(trespasser) for trespasser in each.trespassers],
     ),
 )
+_BLOCKER = Record[SlotBlocker](
+    slot=(TEXT, lambda each: each.slot),
+    users=(listed(TEXT), lambda each: list(each.users)),
+    idle_s=(NUMBER_OR_NULL, lambda each: rounded(each.idle_s, 0)),
+    leased=(FLAG, lambda each: each.leased),
+    sentence=(TEXT, lambda each: each.sentence),
+)
 _REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
     position=(INTEGER, lambda pair: pair[1].position),
     user=(TEXT, lambda pair: pair[0].user),
@@ -76,6 +94,13 @@ _REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
     expected_start_unix_s=(NUMBER_OR_NULL, lambda pair: rounded(pair[1].expected_start_s, 0)),
     cause=(one_of(*WaitCause), lambda pair: pair[1].cause.value),
     sentence=(TEXT, lambda pair: pair[1].sentence),
+    model=(described(TEXT, "part of the product name of the GPU that is asked for; empty: any"), lambda p: p[0].model),
+    gpu=(described(TEXT, "name or UUID of the GPU or MIG device that is asked for; empty: any"), lambda p: p[0].slot),
+    whole=(described(FLAG, "no MIG device"), lambda pair: pair[0].whole),
+    blockers=(
+        described(listed(_BLOCKER.schema), "slots that could serve it and are held, the longest idle first"),
+        lambda pair: [_BLOCKER.build(each) for each in pair[1].blockers],
+    ),
 )
 _RESERVATION = Record[_Reserved](
     user=(TEXT, lambda each: each.reservation.user),
@@ -84,6 +109,18 @@ _RESERVATION = Record[_Reserved](
     from_unix_s=(NUMBER, lambda each: round(each.reservation.from_s, 3)),
     until_unix_s=(NUMBER, lambda each: round(each.reservation.until_s, 3)),
     active=(FLAG, lambda each: each.is_active),
+    held=(
+        described(listed(_BLOCKER.schema), "where it is in force: its slots that other users still hold"),
+        lambda each: [_BLOCKER.build(blocker) for blocker in each.held],
+    ),
+)
+_QUOTA = Record[LeaseQuotaUse](
+    whose=(TEXT, lambda use: use.whose),
+    gpus=(NUMBER_OR_NULL, lambda use: use.gpus),
+    held_gpus=(NUMBER, lambda use: rounded(use.held_gpus, 6)),
+    gpu_hours=(NUMBER_OR_NULL, lambda use: use.hours),
+    used_gpu_hours=(NUMBER_OR_NULL, lambda use: rounded(use.used_hours, 2)),
+    sentence=(TEXT, lambda use: use.sentence),
 )
 SCHEMA = or_null(
     record(
@@ -91,6 +128,7 @@ SCHEMA = or_null(
         leases=by_key(_LEASE.schema, "id of the lease"),
         waiting=by_key(_REQUEST.schema, "id of the request"),
         reservations=by_key(_RESERVATION.schema, "id of the reservation"),
+        quotas=by_key(listed(_QUOTA.schema), "user: its quotas of leases; * is any other user"),
     )
 )
 
@@ -108,9 +146,17 @@ def queue_document(reading: LeasesReading, now_s: float) -> dict[str, Json]:
         "leases": {lease.request.id: _LEASE.build(_named(lease, reading)) for lease in reading.leases},
         "waiting": {pair[0].id: _REQUEST.build(pair) for pair in reading.waiting},
         "reservations": {
-            each.id: _RESERVATION.build(_Reserved(each, _names(each.slots, reading), each.is_active(now_s)))
+            each.id: _RESERVATION.build(
+                _Reserved(
+                    each,
+                    _names(each.slots, reading),
+                    each.is_active(now_s),
+                    reading.held_reservations.get(each.id, ()),
+                )
+            )
             for each in reading.reservations
         },
+        "quotas": {user: [_QUOTA.build(use) for use in uses] for user, uses in reading.quotas.items()},
     }
 
 

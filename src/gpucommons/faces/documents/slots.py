@@ -50,8 +50,11 @@ _HOLDER = Record[Allocation](
 
 
 class _SlotNow(NamedTuple):
+    """`ready_s` is when a further request for a lease is expected to get the slot; None: not known."""
+
     status: SlotStatus
     wall_s: float
+    ready_s: float | None
 
 
 _SLOTS_SLOT = Record[_SlotNow](
@@ -90,16 +93,30 @@ _SLOTS_SLOT = Record[_SlotNow](
     ),
     memory_total_bytes=(INTEGER_OR_NULL, lambda at: at.status.memory_total_bytes),
     memory_free_bytes=(INTEGER_OR_NULL, lambda at: at.status.memory_free_bytes),
+    expected_free_unix_s=(
+        described(
+            NUMBER_OR_NULL,
+            "when a further request for a lease is expected to get it, after those that wait; null where it is free or "
+            "that is not known",
+        ),
+        lambda at: rounded(at.ready_s, 0),
+    ),
 )
 SLOTS_SCHEMA = or_null(by_key(_SLOTS_SLOT.schema, "UUID of the slot"))
 
 
 def slots(snapshot: Snapshot) -> Json:
     """Null where no GPU can be read."""
-    reading = snapshot.readings.slots
+    reading, leases = snapshot.readings.slots, snapshot.readings.leases
     if reading is None:
         return None
-    return {each.slot.uuid: _SLOTS_SLOT.build(_SlotNow(each, snapshot.wall_s)) for each in reading.slots}
+    ready_s = {} if leases is None else leases.ready_s
+    return {
+        each.slot.uuid: _SLOTS_SLOT.build(
+            _SlotNow(each, snapshot.wall_s, None if each.state is SlotState.FREE else ready_s.get(each.slot.uuid))
+        )
+        for each in reading.slots
+    }
 
 
 # Which owner holds which slot, by slot and workload. Pure.

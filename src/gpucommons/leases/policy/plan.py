@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseQuota, LeaseTerms, SlotUse, UserFacts
-from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
+from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, LeaseWait, Reservation, WaitCause
 
 # What the quotas of `[lease_quotas]` permit to a user. Pure.
 
@@ -36,6 +36,22 @@ def exceeded(
         if quota.hours is not None and spent is not None and spent >= quota.hours:
             return f"{whose} has used {spent:.1f} of {quota.hours:g} GPU-hours in 30 days"
     return None
+
+
+def quota_uses(
+    quotas: Iterable[LeaseQuota], user: str, held: Mapping[str, float], facts: UserFacts
+) -> tuple[LeaseQuotaUse, ...]:
+    """The limits of GPUs and hours that apply to a user, and what of them is used."""
+    found = []
+    for quota in quotas:
+        users = _users(quota, user, facts)
+        if users is None or (quota.gpus is None and quota.hours is None):
+            continue
+        whose = f"group {quota.group}" if quota.group else "each user" if user == "*" else f"user {user}"
+        spent = None if facts.hours is None else sum(facts.hours.get(each, 0.0) for each in users)
+        has = sum(held.get(each, 0.0) for each in users)
+        found.append(LeaseQuotaUse(whose, quota.gpus, has, quota.hours, spent))
+    return tuple(found)
 
 
 def sm_quota(quotas: Iterable[LeaseQuota], user: str, facts: UserFacts) -> int | None:
@@ -144,10 +160,14 @@ class LeaseBoard:
 
 
 class LeasePlan(NamedTuple):
-    """`grants` are new leases; `waits` are by request."""
+    """`grants` are new leases; `waits` are by request.
+
+    `ready_s` is when each slot is expected to be free for a further request, where that is known.
+    """
 
     grants: tuple[Lease, ...]
     waits: Mapping[str, LeaseWait]
+    ready_s: Mapping[str, float]
 
 
 class _Window(NamedTuple):
@@ -214,7 +234,12 @@ def fits(request: LeaseRequest, slot: LeasableSlot) -> bool:
 
     MPS serves whole GPUs here.
     """
-    if slot.use is SlotUse.LOST or ((request.gpus > 1 or request.mps) and slot.is_mig):
+    if slot.use is SlotUse.LOST or ((request.gpus > 1 or request.mps or request.whole) and slot.is_mig):
+        return False
+    if request.model and request.model.lower() not in slot.model.lower():
+        return False
+    # GPU 6 is the whole GPU, or each of its MIG devices.
+    if request.slot and request.slot not in (slot.name, slot.name.partition(".")[0], slot.uuid):
         return False
     return request.memory_bytes is None or (slot.total_bytes is not None and slot.total_bytes >= request.memory_bytes)
 
@@ -256,7 +281,8 @@ class _Planner:
             self._serve(queue.pop())
             if queue:
                 heapq.heappush(heads, self._key(queue[-1]))
-        return LeasePlan(tuple(self._grants), self._waits)
+        known = {seat.slot.uuid: seat.ready_s for seat in self._seats if seat.ready_s != _NEVER and not seat.is_guess}
+        return LeasePlan(tuple(self._grants), self._waits, known)
 
     def _key(self, request: LeaseRequest) -> tuple[bool, float, int, int]:
         overdue = self._is_overdue(request)

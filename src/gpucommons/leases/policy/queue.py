@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from gpucommons.leases.policy.plan import LeaseBoard, LeaseDurations, exceeded, fits, make_plan, sm_quota
+from gpucommons.base.text import memory_text
+from gpucommons.leases.policy.plan import LeaseBoard, LeaseDurations, exceeded, fits, make_plan, quota_uses, sm_quota
 from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
-from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, Reservation, WaitCause
+from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, LeaseWait, Reservation, WaitCause
 
 # Which slots a reservation keeps, and when it is released because it is not used. Pure.
 #
@@ -181,6 +182,7 @@ class LeaseQueue:
         self._eligible_s = dict(record.eligible_s)
         self._promised_s = dict(record.promised_s)
         self._waits: Mapping[str, LeaseWait] = {}
+        self._ready_s: Mapping[str, float] = {}
         self._unchecked: set[str] = set()
 
     @property
@@ -203,6 +205,27 @@ class LeaseQueue:
     @property
     def waits(self) -> Mapping[str, LeaseWait]:
         return self._waits
+
+    @property
+    def ready_s(self) -> Mapping[str, float]:
+        """When each slot is expected to be free for a further request, where that is known."""
+        return self._ready_s
+
+    def quota_uses(self) -> Mapping[str, tuple[LeaseQuotaUse, ...]]:
+        """By user, for all users that are known; "*" is any other user."""
+        if not self.terms.quotas:
+            return {}
+        held: dict[str, float] = {}
+        for lease in self._leases.values():
+            held[lease.request.user] = held.get(lease.request.user, 0.0) + lease.gpus
+        members = {user for group in self._users.members.values() for user in group}
+        known = {*held, *members, *(self._users.hours or ()), *(each.user for each in self._waiting.values()), "*"}
+        found = {user: quota_uses(self.terms.quotas, user, held, self._users) for user in known}
+        return {user: uses for user, uses in found.items() if uses}
+
+    def fitting(self, request: LeaseRequest) -> list[LeasableSlot]:
+        """The slots that could serve a request: of the kind, model and size that it asks for."""
+        return [slot for slot in (self._slots or {}).values() if fits(request, slot)]
 
     @property
     def users(self) -> UserFacts:
@@ -347,6 +370,7 @@ class LeaseQueue:
             uuid: ended_s for uuid, ended_s in self._settling.items() if now_s - ended_s < LONGEST_SETTLING_S
         }
         plan = make_plan(self._board(), now_s)
+        self._ready_s = plan.ready_s
         for lease in plan.grants:
             self._waiting.pop(lease.request.id)
             self._leases[lease.request.id] = lease
@@ -411,11 +435,23 @@ def _too_much(request: LeaseRequest, slots: Mapping[str, LeasableSlot], fitting:
     has = f"{whole} GPU{'' if whole == 1 else 's'}"
     has += f" and {mig} MIG devices, which cannot be combined" if mig else ""
     has += f" ({lost} lost)" if lost else ""
+    kind = f" of model {request.model!r}" if request.model else ""
+    kind += f" named {request.slot!r}" if request.slot else ""
+    if kind or (request.whole and request.memory_bytes is None):
+        asked = replace(request, model="", slot="", whole=False)
+        others = sum(fits(asked, slot) for slot in working)
+        models = ", ".join(sorted({slot.model for slot in working if slot.model})) or "unknown models"
+        if others >= request.gpus or request.memory_bytes is None:
+            return (
+                f"{request.gpus} GPU{'' if request.gpus == 1 else 's'}{kind}{' without MIG' if request.whole else ''} "
+                f"requested, this node has {has} ({models}), of which {fitting} fit; see 'gpucommons gpus'"
+            )
     if request.memory_bytes is None or fitting == len(working):
         return f"{request.gpus} GPUs requested, this node has {has}; request fewer"
-    memory = f"{request.memory_bytes / 2**30:.1f} GiB"
+    memory = memory_text(request.memory_bytes)
     largest = max((slot.total_bytes or 0 for slot in working), default=0)
     return (
         f"{request.gpus} GPU{'' if request.gpus == 1 else 's'} with {memory} of memory requested, {fitting} of this "
-        f"node {'has' if fitting == 1 else 'have'} that much, the largest has {largest / 2**30:.1f} GiB; request less"
+        f"node {'has' if fitting == 1 else 'have'} that much, the largest has "
+        f"{memory_text(largest, request.memory_bytes)}; request less"
     )

@@ -32,7 +32,7 @@ class LeasableSlot:
 
     `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
     `used` is what the programs of each lease use of it, by the lease's id, and `parked` what they have in host memory.
-    `kept` is room for programs that are brought back.
+    `kept` is room for programs that are brought back. `model` is the GPU's product name.
     """
 
     uuid: str
@@ -46,6 +46,7 @@ class LeasableSlot:
     used: Mapping[str, int] = field(default_factory=dict)
     parked: Mapping[str, int] = field(default_factory=dict)
     kept: tuple[KeptRoom, ...] = ()
+    model: str = ""
 
     def kept_bytes(self, request_id: str) -> int:
         """What this request must leave free."""

@@ -148,7 +148,16 @@ class LeaseServer:
         if isinstance(request, ReserveRequest):
             made = self.service.reserve(user.uid, user.user, request)
             slots = [self.service.reading.slots.get(uuid, uuid) for uuid in made.slots]
-            return {"id": made.id, "from_s": made.from_s, "until_s": made.until_s, "gpus": made.gpus, "slots": slots}
+            sees_names = user.is_admin or self._access.sees_names(user.uid, user.is_local)
+            held = self.service.held_beyond(made)
+            return {
+                "id": made.id,
+                "from_s": made.from_s,
+                "until_s": made.until_s,
+                "gpus": made.gpus,
+                "slots": slots,
+                "held_beyond": [(each if sees_names else each._replace(users=())).sentence for each in held],
+            }
         assert isinstance(request, CancelRequest)
         act = self.service.cancel if request.kind == "cancel" else self.service.unreserve
         return act(request.id, user.uid, user.is_admin)

@@ -25,6 +25,7 @@ from gpucommons.leases.policy.values import (
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.limits import GpuProgram, LeaseHost, LeaseLimits, is_over_limit
 from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
+from gpucommons.model.allocations import SlotStatus
 from gpucommons.model.leases import (
     Lease,
     LeaseCounters,
@@ -33,9 +34,12 @@ from gpucommons.model.leases import (
     LeaseWait,
     MpsReading,
     Reservation,
+    SlotBlocker,
     Trespasser,
+    WaitCause,
 )
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.rules.wait_reasons import blockers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class LeaseFacts:
 
     `off_reason` is why no lease is given; empty where leases are given. `unbilled` are the leases in the snapshot: all
     others are billed in full. `rooms_s` is when requests are expected to have the room that parking makes for them.
+    `statuses` are the states and holders of the slots, by UUID.
     """
 
     slots: tuple[LeasableSlot, ...] | None
@@ -53,13 +58,12 @@ class LeaseFacts:
     off_reason: str = ""
     unbilled: frozenset[str] = frozenset()
     rooms_s: Mapping[str, float] = field(default_factory=dict)
+    statuses: Mapping[str, SlotStatus] = field(default_factory=dict)
 
 
-_HOLDERS_SHOWN: Final = 8
 _NO_SHOWS_KEPT: Final = 16
 # A step of the wall clock that counts as setting it.
 _STEP_S: Final = 2.0
-OTHERS: Final = "another user"
 MPS_OFF: Final = "MPS is off on this node (leases.mps)"
 
 log = logging.getLogger(__name__)
@@ -76,7 +80,7 @@ class LeaseClient:
     sees_names: bool
     send: Callable[[Line], None]
     updates: bool = False
-    shown: Line | None = None
+    shown: tuple[object, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class LeaseService:
         self._no_shows: deque[Reservation] = deque(maxlen=_NO_SHOWS_KEPT)
         self._trespassers: tuple[Trespasser, ...] = ()
         self._rooms_s: Mapping[str, float] = {}
+        self._statuses: Mapping[str, SlotStatus] = {}
         self._is_dirty = False
         self.reading = LeasesReading()
         self._drop_dead()
@@ -166,6 +171,9 @@ class LeaseService:
                 mps,
                 request.sm_percent,
                 sharing_class=request.sharing_class,
+                model=request.model,
+                slot=request.slot,
+                whole=request.whole,
             )
             id = self._queue.add(waiting).id
         except LeaseRefused:
@@ -177,12 +185,14 @@ class LeaseService:
         self._is_dirty = True
         client.send({"event": "queued", "id": id, "token": token})
         self.settle()
-        wait = self._queue.waits.get(id)
+        wait = self._waits().get(id)
         if wait is not None and not request.wait:
             self._end(id, clean=True)
             self._counters = replace(self._counters, refused=self._counters.refused + 1)
             self.settle()
-            raise LeaseBusy(f"no slot is free now: {wait.sentence}; run it without --no-wait to wait")
+            raise LeaseBusy(
+                f"no slot is free now: {_shown(wait, client.sees_names).sentence}; run it without --no-wait to wait"
+            )
         return id
 
     def _mps_of(self, client: LeaseClient, request: RunRequest) -> str:
@@ -291,6 +301,7 @@ class LeaseService:
         self._trespassers = tuple(self._find_trespassers(facts.programs, facts.read_s))
         self._report_trespassers()
         self._rooms_s = facts.rooms_s
+        self._statuses = facts.statuses
         for id in self._reports.keys() - facts.unbilled - self._requested:
             self._requested.add(id)
             self._host.request_report(id)
@@ -453,39 +464,54 @@ class LeaseService:
         }
 
     def _waits(self) -> Mapping[str, LeaseWait]:
-        if not self._rooms_s:
-            return self._queue.waits
-        return {id: replace(wait, room_s=self._rooms_s.get(id)) for id, wait in self._queue.waits.items()}
+        waiting = self._queue.waiting
+        return {
+            id: replace(
+                wait,
+                room_s=self._rooms_s.get(id),
+                blockers=self._blockers(waiting[id]) if wait.cause is WaitCause.BUSY and id in waiting else (),
+            )
+            for id, wait in self._queue.waits.items()
+        }
+
+    def _blockers(self, request: LeaseRequest) -> tuple[SlotBlocker, ...]:
+        fitting = {slot.uuid: slot.name for slot in self._queue.fitting(request)}
+        return blockers_of(fitting, self._statuses, self._queue.leases.values())
+
+    def held_beyond(self, reservation: Reservation) -> tuple[SlotBlocker, ...]:
+        """Its slots that another user holds, and is not known to leave before it starts."""
+        ending = {
+            uuid
+            for lease in self._queue.leases.values()
+            if lease.request.limit_s is not None and lease.since_s + lease.request.limit_s <= reservation.from_s
+            for uuid in lease.slots
+        }
+        slots = {uuid: self._slot_name(uuid) for uuid in reservation.slots if uuid not in ending}
+        found = blockers_of(slots, self._statuses, self._queue.leases.values())
+        return tuple(each for each in found if set(each.users) - {reservation.user})
 
     def _show_waits(self) -> None:
         now_s = self._host.wall()
+        if not any(id in self._clients for id in self._queue.waits):
+            return
         for id, wait in self._waits().items():
             client = self._clients.get(id)
             if client is None:
                 continue
-            if client.shown is None or (client.updates and _place(client.shown) != _place(self._waiting(wait, client))):
-                client.shown = self._waiting(wait, client)
+            place = _place(wait, len(self._queue.waits))
+            if client.shown is None or (client.updates and client.shown != place):
+                client.shown = place
                 start_s = wait.expected_start_s
                 left_s = None if start_s is None else max(0.0, start_s - now_s)
-                client.send({**client.shown, "expected_s": left_s})
+                client.send({**self._waiting(_shown(wait, client.sees_names)), "expected_s": left_s})
 
-    def _waiting(self, wait: LeaseWait, client: LeaseClient) -> Line:
-        now_s = self._host.wall()
-        holders = [
-            {
-                "slots": ",".join(self._slot_name(uuid) for uuid in lease.slots),
-                "user": lease.request.user if client.sees_names or lease.request.uid == client.uid else OTHERS,
-                "for_s": max(0.0, now_s - lease.since_s),
-            }
-            for lease in list(self._queue.leases.values())[:_HOLDERS_SHOWN]
-        ]
+    def _waiting(self, wait: LeaseWait) -> Line:
         return {
             "event": "waiting",
             "position": wait.position,
             "of": len(self._queue.waits),
             "sentence": wait.sentence,
             "start_s": wait.expected_start_s,
-            "holders": holders,
         }
 
     def _slot_name(self, uuid: str) -> str:
@@ -567,10 +593,29 @@ class LeaseService:
             self._record.writing,
             {id: known.process for id, known in self._known.items() if id in queue.leases and known.pid},
             None if self._mps is None else self._mps.reading(),
+            self._queue.ready_s,
+            {
+                each.id: held
+                for each in queue.reservations.values()
+                if each.is_active(self._host.wall()) and (held := self.held_beyond(each))
+            },
+            queue.quota_uses(),
         )
 
 
-def _place(shown: Line) -> tuple[object, ...]:
-    """What a new line is worth: the place and the reason, and the expected start to half a minute."""
-    start_s = shown["start_s"]
-    return shown["position"], shown["of"], shown["sentence"], isinstance(start_s, float) and round(start_s / 30)
+def _shown(wait: LeaseWait, sees_names: bool) -> LeaseWait:
+    """As a client may see it that does not see the names of others."""
+    if sees_names:
+        return wait
+    return replace(wait, blockers=tuple(each._replace(users=()) for each in wait.blockers))
+
+
+def _place(wait: LeaseWait, of: int) -> tuple[object, ...]:
+    """What a new line is worth: the place and the reason, and times to half a minute."""
+    start_s = wait.expected_start_s
+    held = tuple((each.slot, each.users, _half_minutes(each.idle_s)) for each in wait.blockers)
+    return wait.position, of, wait.cause, wait.detail, held, _half_minutes(start_s)
+
+
+def _half_minutes(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds / 30)
