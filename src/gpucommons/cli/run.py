@@ -539,8 +539,8 @@ def _without_agent(job: _Job, config: Path | None, why: str) -> int:
     if job.request["sm_percent"] is not None:
         raise CommandError(f"--sm {job.request['sm_percent']} needs an agent with MPS (leases.mps); no agent runs here")
     _note(f"no agent runs here ({why}): takes the emptiest GPU, which is not kept for this command")
-    wanted = {name: job.request[name] for name in ("gpus", "memory_bytes", "model", "slot", "whole")}
-    slots = emptiest_slots(config, LeaseRequest(os.getuid(), "", 0.0, **wanted))
+    asked = {name: job.request[name] for name in ("gpus", "memory_bytes", "model", "slot", "whole")}
+    slots = emptiest_slots(config, LeaseRequest(os.getuid(), "", 0.0, **asked))
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(slot["uuid"] for slot in slots)}
     begun_s = time.monotonic()
     try:
