@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from fakes.nvml.build import build
-from fakes.nvml.control import FakeNvml
+from fakes.nvml.control import FakeNvml, process
 from running import RunningAgent, running_agent
 from waiting import until
 
@@ -103,6 +103,19 @@ def log_of(name: str) -> list[str]:
     """As the runtime writes it: time, stream, kind and text. `kubectl logs` would need the node's name in DNS."""
     (file,) = Path(TESTBED, "run/pod-logs").glob(f"default_{name}_{found('pod', name)['metadata']['uid']}/main/0.log")
     return [line.split(" ", 3)[3] for line in file.read_text().splitlines()]
+
+
+def pid_of(name: str) -> int | None:
+    """The process of a pod's container, by the pod's UID in its cgroup."""
+    uid = found("pod", name)["metadata"]["uid"]
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            is_its = uid in (each / "cgroup").read_text() and b"100000" in (each / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if is_its:
+            return int(each.name)
+    return None
 
 
 def until_offered(resource: str, count: int) -> None:
@@ -193,6 +206,20 @@ def test_pods_get_shares_of_gpus(cluster: Cluster) -> None:
         },
         "the pods are named",
     )
+
+
+def test_what_a_pod_uses_is_attributed_to_it(cluster: Cluster) -> None:
+    run_pod("trainer", SHARE, 1)
+    environment_of("trainer")
+    pid = until(lambda: pid_of("trainer"), "its process runs")
+    cluster.driver.say(process(0, pid, 2**30))
+    try:
+        owned = 'gpucommons_owner_gpu_memory_bytes{gpu="0"'
+        (line,) = until(lambda: cluster.metric(owned), "the memory has an owner")
+        assert 'kind="pod",owner="trainer",namespace="default"' in line
+        assert float(line.split()[-1]) == 2**30
+    finally:
+        cluster.driver.unsay("process")
 
 
 def test_a_kubelet_and_an_agent_that_restart(cluster: Cluster, tmp_path: Path) -> None:

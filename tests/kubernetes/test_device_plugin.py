@@ -1,6 +1,5 @@
 """The device plugin against a kubelet's device manager: registration, lists, allocations, restarts of the kubelet."""
 
-import json
 from collections.abc import Collection
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from fakes.device_manager import DeviceManager
 from gpucommons.base.backoff import Backoff
-from gpucommons.kubernetes.device_plugin import DevicePlugin, cdi_uuids, runtime_has_cdi
+from gpucommons.kubernetes.device_plugin import DevicePlugin
 from gpucommons.kubernetes.shares import NVSHARE_LIBRARY, Injection, OfferedDevice, ShareResource
 from testbeds.following import eventually, eventually_absent, eventually_fails, following, in_event_loop
 
@@ -162,31 +161,3 @@ async def test_pods_made_for_nvshare_get_what_its_own_plugin_gives(directory: Pa
             given = await kubelet.allocate("nvshare.com/gpu", [f"{_UUIDS[0]}__7"])
             assert dict(given.envs) == {"NVIDIA_VISIBLE_DEVICES": _UUIDS[0]} | environment
             assert [(each.container_path, each.host_path, each.read_only) for each in given.mounts] == mounts
-
-
-def test_cdi_files_name_the_gpus(tmp_path: Path) -> None:
-    (tmp_path / "nvidia.yaml").write_text(
-        f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n- name: {_UUIDS[0]}\n- name: all\n"
-    )
-    (tmp_path / "more.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [{"name": _UUIDS[1]}, 7]}))
-    (tmp_path / "other.yaml").write_text("kind: intel.com/gpu\ndevices:\n- name: other\n")
-    (tmp_path / "broken.yaml").write_text("kind: [")
-    (tmp_path / "notes.txt").write_text("kind: nvidia.com/gpu\ndevices:\n- name: notes\n")
-    assert cdi_uuids([tmp_path, tmp_path / "missing"]) == {"0", "all", *_UUIDS}
-
-
-@pytest.mark.parametrize(
-    ("version", "has"),
-    [
-        ("containerd://2.0.1", True),
-        ("containerd://v2.1.0-rc.1", True),
-        ("containerd://1.7.24", False),
-        ("cri-o://1.31.0", True),
-        ("cri-o://1.27.9", False),
-        ("docker://29.0.0", False),
-        ("", False),
-        ("containerd://next", False),
-    ],
-)
-def test_which_runtimes_take_cdi_devices(version: str, has: bool) -> None:
-    assert runtime_has_cdi(version) is has

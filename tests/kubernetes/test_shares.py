@@ -130,7 +130,7 @@ def test_by_cdi_and_by_mounts() -> None:
     by_mounts = grant([f"{_UUIDS[0]}__1"], offered(0), _RESOURCE, "mounts")
     folder = "/var/run/nvidia-container-devices"
     assert by_mounts.environment == {"NVIDIA_VISIBLE_DEVICES": folder}
-    assert by_mounts.mounts == (ShareMount(f"{folder}/{_UUIDS[0]}", "/dev/null"),)
+    assert by_mounts.mounts == (ShareMount(f"{folder}/{_UUIDS[0]}", "/dev/null", read_only=False),)
 
 
 def test_the_library_is_mounted_where_asked_for() -> None:

@@ -15,6 +15,7 @@ from gpucommons.rules.faults import GpuFaults
 from gpucommons.rules.placement import pods_by_place
 from gpucommons.rules.problems import Problem
 from gpucommons.sources.kubernetes.api import ApiServer, in_cluster
+from gpucommons.sources.kubernetes.cdi import cdi_uuids, runtime_has_cdi
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, mapping, text
 
 # Imported where they are used: an agent outside of Kubernetes has neither in memory.
@@ -147,8 +148,6 @@ class _Injector:
         self._runtime: str | None = None
 
     async def choose(self, uuids: Collection[str]) -> "Injection":
-        from gpucommons.kubernetes.device_plugin import cdi_uuids, runtime_has_cdi
-
         if self._settings.device_injection != "auto":
             return cast("Injection", self._settings.device_injection)
         described = await in_daemon_thread(lambda: cdi_uuids(self._directories))

@@ -18,7 +18,6 @@ from gpucommons.base.backoff import Backoff
 from gpucommons.base.protobuf import BrokenMessage
 from gpucommons.kubernetes import messages
 from gpucommons.kubernetes.shares import (
-    CDI_KIND,
     Injection,
     OfferedDevice,
     Placement,
@@ -29,7 +28,7 @@ from gpucommons.kubernetes.shares import (
     preferred_shares,
 )
 from gpucommons.model.workloads import DevicePluginReading, OfferedResource
-from gpucommons.sources.source import Latest, SourceAbsent, SourceError, items, keep_following, mapping, text
+from gpucommons.sources.source import Latest, SourceAbsent, SourceError, keep_following
 
 if TYPE_CHECKING:
     import grpc
@@ -40,7 +39,6 @@ DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
 _KUBELET: Final = "kubelet.sock"
 _TIMEOUT_S: Final = 5.0
 _LOOK_EVERY_S: Final = 1.0
-_MAX_CDI_BYTES: Final = 4 * 2**20
 
 Injector = Callable[[Collection[str]], Awaitable[Injection]]
 """How the GPUs and MIG devices with these UUIDs get into a container."""
@@ -251,36 +249,3 @@ def _refused(error: "grpc.aio.AioRpcError", directory: Path) -> SourceError:
     return SourceError(
         "refused", f"the kubelet at {directory / _KUBELET} does not register the device plugin: {detail}"
     )
-
-
-# CDI: the runtime injects a device that a file in /etc/cdi or /var/run/cdi describes.
-
-
-def cdi_uuids(directories: Sequence[Path]) -> frozenset[str]:
-    """The names of NVIDIA's devices in the CDI files of this host. A file that cannot be read has none."""
-    import yaml
-
-    found: set[str] = set()
-    for file in (each for directory in directories for each in directory.glob("*.*")):
-        if file.suffix not in (".yaml", ".yml", ".json"):
-            continue
-        try:
-            with file.open("rb") as opened:
-                document = mapping(
-                    yaml.load(opened.read(_MAX_CDI_BYTES), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-                )
-        except (OSError, yaml.YAMLError, RecursionError):
-            continue
-        if text(document.get("kind")) == CDI_KIND:
-            found.update(text(mapping(device).get("name")) for device in items(document.get("devices")))
-    return frozenset(found) - {""}
-
-
-def runtime_has_cdi(version: str) -> bool:
-    """Whether a runtime takes CDI devices from the kubelet by default: `containerd://2.0.1`, `cri-o://1.31.0`."""
-    name, _, number = version.partition("://")
-    parts = number.lstrip("v").split(".")
-    least = {"containerd": (2, 0), "cri-o": (1, 28)}.get(name)
-    if least is None or len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
-        return False
-    return (int(parts[0]), int(parts[1])) >= least

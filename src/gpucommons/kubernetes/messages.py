@@ -68,7 +68,7 @@ def allocate_answer(grants: Iterable[ContainerGrant]) -> bytes:
 
 def _container(given: ContainerGrant) -> bytes:
     variables = (text_field(1, name) + text_field(2, value) for name, value in given.environment.items())
-    mounts = (text_field(1, inside) + text_field(2, outside) + flag_field(3, True) for inside, outside in given.mounts)
+    mounts = (text_field(1, each[0]) + text_field(2, each[1]) + flag_field(3, each[2]) for each in given.mounts)
     devices = (text_field(1, name) for name in given.cdi_devices)
     return b"".join(
         message_field(field, each)

@@ -16,11 +16,11 @@ from typing import Final, Literal, NamedTuple
 
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.workloads import PodDevicesReading
+from gpucommons.sources.kubernetes.cdi import CDI_KIND
 
 _BETWEEN: Final = "__"
 # The folder that stands for a list of GPUs where containers may not choose them by a variable: each file is a UUID.
 MOUNTED_DEVICES: Final = "/var/run/nvidia-container-devices"
-CDI_KIND: Final = "nvidia.com/gpu"
 
 Injection = Literal["cdi", "environment", "mounts"]
 Placement = Literal["spread", "packed"]
@@ -29,6 +29,7 @@ Placement = Literal["spread", "packed"]
 class ShareMount(NamedTuple):
     container_path: str
     host_path: str
+    read_only: bool = True
 
 
 class ShareLibrary(NamedTuple):
@@ -190,7 +191,7 @@ def grant(
         cdi = tuple(f"{CDI_KIND}={uuid}" for uuid in uuids)
     elif injection == "mounts":
         environment["NVIDIA_VISIBLE_DEVICES"] = MOUNTED_DEVICES
-        mounts = tuple(ShareMount(f"{MOUNTED_DEVICES}/{uuid}", "/dev/null") for uuid in uuids)
+        mounts = tuple(ShareMount(f"{MOUNTED_DEVICES}/{uuid}", "/dev/null", read_only=False) for uuid in uuids)
     else:
         environment["NVIDIA_VISIBLE_DEVICES"] = ",".join(uuids)
     if resource.library is not None:

@@ -1,0 +1,41 @@
+"""CDI, by which a container runtime injects a device that a file in /etc/cdi or /var/run/cdi describes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from gpucommons.sources.source import items, mapping, text
+
+CDI_KIND: Final = "nvidia.com/gpu"
+
+_MAX_CDI_BYTES: Final = 4 * 2**20
+
+
+def cdi_uuids(directories: Sequence[Path]) -> frozenset[str]:
+    """The names of NVIDIA's devices in the CDI files of this host. A file that cannot be read has none."""
+    import yaml
+
+    found: set[str] = set()
+    for file in (each for directory in directories for each in directory.glob("*.*")):
+        if file.suffix not in (".yaml", ".yml", ".json"):
+            continue
+        try:
+            with file.open("rb") as opened:
+                document = mapping(
+                    yaml.load(opened.read(_MAX_CDI_BYTES), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+                )
+        except (OSError, yaml.YAMLError, RecursionError):
+            continue
+        if text(document.get("kind")) == CDI_KIND:
+            found.update(text(mapping(device).get("name")) for device in items(document.get("devices")))
+    return frozenset(found) - {""}
+
+
+def runtime_has_cdi(version: str) -> bool:
+    """Whether a runtime takes CDI devices from the kubelet by default: `containerd://2.0.1`, `cri-o://1.31.0`."""
+    name, _, number = version.partition("://")
+    parts = number.lstrip("v").split(".")
+    least = {"containerd": (2, 0), "cri-o": (1, 28)}.get(name)
+    if least is None or len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return False
+    return (int(parts[0]), int(parts[1])) >= least
