@@ -57,6 +57,8 @@ def test_an_exemption_is_no_rule_for_clients(tmp_path: Path) -> None:
         ('a = { command = "" }', "sharing_quotas.a: command is empty"),
         ("a = { share = false, core = 25 }", "sharing_quotas.a: share = false and a quota"),
         ('a = { share = false, memory = "1Gi" }', "sharing_quotas.a: share = false and a quota"),
+        ('a = { sleep_url = "http://h/sleep" }', "sharing_quotas.a: sleep_url and wake_url belong together"),
+        ('a = { sleep_url = "x", wake_url = "y" }', "sharing_quotas.a: 'x' is not an address"),
         ('a = { memory = "lots" }', "sharing_quotas.a: invalid amount of memory 'lots'"),
         ('a = { share = "no" }', "'share': expected true or false, got 'no'"),
         ("a = { user = 5 }", "expected a str"),

@@ -1,5 +1,6 @@
 """A program that begins on a full GPU waits until idle programs are parked; with a real agent and its pauser."""
 
+import os
 import random
 import signal
 import subprocess
@@ -11,11 +12,14 @@ import pytest
 
 from fakes.cuda.control import OUT_OF_MEMORY_STATUS, FakeProgram
 from fakes.gpu.account import Phase
-from fakes.shared_gpu import MATMUL, SharedProgram
+from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram
 from gpucommons.pauser.backend import State
+from needs import needs_program, needs_root
+from open_folder import open_folder
 from parking.state import parking_state
-from running import command
+from running import command, running_agent
 from shared_node import SharedNode, kill, shared_node
+from users import as_user
 from waiting import until
 
 MIB = 1 << 20
@@ -206,3 +210,39 @@ def test_a_parked_program_that_the_record_lost_is_found_again(node: SharedNode, 
         program.program.runs()
         assert program.program.gpu_bytes == 64 * MIB
         until(lambda: not list(node.record.iterdir()), "the record is empty")
+
+
+@pytest.mark.long
+def test_it_works_among_the_programs_of_one_user_without_root() -> None:
+    """The user's own agent, with share_programs = own, sees no other user's open files, and no process events."""
+    needs_root()
+    needs_program("setpriv", "setsid")
+    uid = 4711
+    with open_folder() as directory, SharedGpu(directory / "gpus") as shared:
+        files = device_files(directory / "dev")
+        shared.cuda.gpu_has(200 * MIB)
+        runtime = directory / "runtime"
+        runtime.mkdir(mode=0o700)
+        os.chown(runtime, uid, uid)
+        idle = shared.program(phases=IDLE, prefix=("setsid", *as_user(uid)), memory_bytes=128 * MIB)
+        idle.program.wait_for_user()
+        config = directory / "config.toml"
+        config.write_text(f'[parking]\narrival_room = "100%"\ndevice_files = "{files}"\n{TERMS}')
+        environment = {
+            **shared.environment(),
+            "RUNTIME_DIRECTORY": "",
+            "XDG_RUNTIME_DIR": str(runtime),
+            "STATE_DIRECTORY": str(runtime),
+            "GPUCOMMONS_LEASES_SOCKET": "",
+            "GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": "",
+        }
+        arguments = ("--share", "--config", str(config))
+        with running_agent(*arguments, environment=environment, prefix=as_user(uid)) as agent:
+            until(lambda: any(WATCHED in line for line in agent.lines), "newcomers would wait")
+            shared.cuda.device_files = files
+            newcomer = shared.program(MATMUL[512], prefix=("setsid", *as_user(uid)), memory_bytes=128 * MIB)
+            assert newcomer.program.gpu_bytes == 128 * MIB
+            assert idle.program.state is State.CHECKPOINTED
+            newcomer.end()
+            idle.program.run_cell()
+            until(lambda: idle.program.cells > 0, "its cell ends")

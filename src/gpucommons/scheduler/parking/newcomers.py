@@ -113,7 +113,7 @@ class Newcomers:
         if exempting_rule(self._rules, program) is not None:
             self._resume(notice.process)
             return
-        siblings = (one for one in resident if any(not facts.marks.isdisjoint(job_marks(pid)) for pid in one.pids))
+        siblings = (one for one in resident if _is_sibling(one, facts.marks))
         now = monotonic()
         newcomer = Newcomer(notice.process, notice.reason, now, frozenset(one.key for one in siblings))
         self._arrivals[notice.process] = _Arrival(newcomer, program, time.time(), now)
@@ -235,6 +235,14 @@ class Newcomers:
         for process in gone:
             if not self._arrivals[process].is_held:
                 self._arrivals.pop(process, None)
+
+
+def _is_sibling(program: ResidentProgram, marks: frozenset[str]) -> bool:
+    """Whether a newcomer with these marks belongs to the job of the program. Where that job is a POSIX session, the
+    cgroup says nothing: unrelated programs share it."""
+    if program.key.startswith(("session:", "process:")):
+        marks = frozenset(mark for mark in marks if mark.startswith("session:"))
+    return any(not marks.isdisjoint(job_marks(pid)) for pid in program.pids)
 
 
 def _for_events(reading: ArrivalReading) -> ArrivalReading:
