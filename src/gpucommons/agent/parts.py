@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from gpucommons.agent.accounts import Accounts
+from gpucommons.agent.idle.problems import ProblemMessages
 from gpucommons.agent.idle.watch import IdleWatch
 from gpucommons.agent.kubernetes import kubernetes_part
 from gpucommons.agent.leases.leasing import Leasing
@@ -44,6 +45,7 @@ class Parts:
     - `leasing`: leases, their queue and their socket.
     - `idle`: messages to holders of idle GPUs. It parks programs and ends leases.
     - `kubernetes`: the device plugin and the reports of GPU faults.
+    - problems as messages to the webhook.
 
     `scenario` is what is simulated: in a lab that shares GPUs, its programs are paused as the scheduler decides.
     """
@@ -61,7 +63,9 @@ class Parts:
         self.leasing = self._leasing(settings, lab)
         self.idle = self._idle(settings, name)
         self.kubernetes = kubernetes_part(settings) if scenario is None else None
-        optional: tuple[Part | None, ...] = (self.enforcing, self.sharing, self.leasing, self.kubernetes)
+        # The problems of a simulation are not sent to anyone.
+        messages = ProblemMessages(settings, socket.gethostname()) if scenario is None else None
+        optional: tuple[Part | None, ...] = (self.enforcing, self.sharing, self.leasing, self.kubernetes, messages)
         # In the order in which they start, and stop.
         self.in_order: list[Part] = [self.accounts, *(part for part in optional if part is not None), self.idle]
 

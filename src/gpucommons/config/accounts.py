@@ -211,10 +211,12 @@ class MailSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """A webhook that accepts {"text": ...}, such as one of Slack or Mattermost. It gets the messages of [idle]."""
+    """A webhook that accepts {"text": ...}, such as one of Slack or Mattermost. It gets the messages of [idle] and the
+    problems of the node."""
 
     url: str = option("", "URL of the webhook; empty: none, unless url_file is set", check=check_url)
     url_file: str = option("", "file whose first line is the URL, in place of url, read for each message; empty: none")
+    problems: bool = option(True, "also send the node's problems that last for a minute, and when they are over")
 
 
 # The settings of leases. Values only.

@@ -15,8 +15,9 @@ def _lines() -> Iterator[str]:
     yield "# Configuration"
     yield ""
     yield "Generated from the settings by `make docs`. Settings come from one TOML file (`--config FILE`), the"
-    yield "environment and flags, in rising precedence. `gpucommons check-config FILE` checks a file and prints every"
-    yield "value in force with its origin. An unknown key or a wrong value is an error that names the key."
+    yield "environment and flags, in rising precedence. `gpucommons check-config FILE` checks a file and prints"
+    yield "what differs from the defaults, with `--all` every value in force, each with its origin. An unknown key or a"
+    yield "wrong value is an error that names the key."
     for section, members in groupby(keys(), key=lambda key: key.section):
         yield ""
         yield f"## [{section}]"
