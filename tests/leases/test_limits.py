@@ -83,6 +83,13 @@ def test_signal_ends_its_programs_and_no_others(tmp_path: Path) -> None:
     assert world.signals[3:] == [(again.key, signal.SIGTERM), (again.key, signal.SIGCONT)]
 
 
+def test_a_container_that_is_labelled_with_the_user_belongs_to_the_lease(tmp_path: Path) -> None:
+    world, _ = over(tmp_path, "signal")
+    world.later(1.0)
+    world.look(slots=USED, programs=(PROGRAM._replace(uid=0),))
+    assert [number for _, number in world.signals] == [signal.SIGTERM, signal.SIGCONT]
+
+
 def test_of_a_shared_lease_only_what_its_client_started_is_ended(tmp_path: Path) -> None:
     world, alice = over(tmp_path, "signal", share=True)
     started = PROGRAM._replace(pid=60, key=ProcessKey(60, 5))
@@ -114,6 +121,18 @@ def test_why_a_program_could_not_be_ended_is_shown(tmp_path: Path) -> None:
     world.later(1.0)
     world.look(slots=USED, programs=(PROGRAM,))
     assert [each.spared for each in world.service.reading.trespassers] == ["the agent may not end it"]
+    world.later(1.0)
+    world.look(slots=USED, programs=(PROGRAM,))
+    assert [each.spared for each in world.service.reading.trespassers] == ["the agent may not end it"]
+
+
+def test_a_clock_that_is_set_back_delays_nothing(tmp_path: Path) -> None:
+    world, _ = over(tmp_path, "signal")
+    world.later(1.0)
+    world.wall_s -= 7200.0
+    world.service.tick()
+    world.look(slots=USED, programs=(PROGRAM,))
+    assert [number for _, number in world.signals] == [signal.SIGTERM, signal.SIGCONT]
 
 
 def test_pause_gives_the_slot_to_the_next_lease_and_pauses_the_program_meanwhile(tmp_path: Path) -> None:

@@ -365,6 +365,51 @@ def test_one_lease_without_a_limit_makes_the_start_a_guess() -> None:
     assert queue.waits[waits].expected_start_s is None
 
 
+def test_memory_is_promised_once_also_where_free_memory_is_not_known() -> None:
+    queue = opened(whole(0, free_bytes=None))
+    first = asked(queue, ALICE, share=True, memory_bytes=100 * GIB)
+    assert set(granted(queue)) == {first}
+    asked(queue, BOB, share=True, memory_bytes=41 * GIB)
+    assert granted(queue) == {}
+    fits = asked(queue, CHEN, share=True, memory_bytes=40 * GIB, limit_s=60.0)
+    assert set(granted(queue)) == {fits}
+
+
+def test_a_client_that_is_not_back_after_a_restart_is_not_served_and_keeps_its_slot() -> None:
+    before = opened(whole(0))
+    holder, waits = asked(before, ALICE), asked(before, BOB)
+    granted(before)
+    before.end(holder, 10.0)
+    queue = LeaseQueue(None, before.record(), 20.0)
+    queue.update_slots((whole(0),), 20.0, UserFacts())
+    later = asked(queue, CHEN, 20.0)
+    assert granted(queue, 20.0) == {}
+    assert queue.waits[waits].cause is WaitCause.KEPT
+    queue.resume(waits)
+    assert granted(queue, 21.0) == {waits: ("GPU-0",)}
+    assert later in queue.waiting
+
+
+def test_a_sharer_takes_a_slot_without_programs_first() -> None:
+    queue = opened(whole(0, use=SlotUse.USED), whole(1))
+    assert granted_of(queue, share=True) == ("GPU-1",)
+
+
+def test_one_slot_that_is_a_guess_makes_the_start_of_a_large_request_one() -> None:
+    queue = opened(whole(0), whole(1))
+    asked(queue, ALICE, limit_s=100.0)
+    asked(queue, BOB)
+    granted(queue)
+    waits = asked(queue, CHEN, gpus=2)
+    granted(queue)
+    assert queue.waits[waits].is_guess
+
+
+def test_a_refusal_names_the_largest_gpu() -> None:
+    with pytest.raises(LeaseRefused, match=r"the largest has 140\.0 GiB"):
+        asked(opened(whole(0), mig(9, 0)), ALICE, memory_bytes=200 * GIB)
+
+
 def test_a_promise_is_given_up_while_a_request_is_not_eligible() -> None:
     """An estimate from before would keep a slot for a request that its quota does not allow now."""
     terms = LeaseTerms(quotas=(LeaseQuota("*", gpus=1),))

@@ -3,25 +3,20 @@
 One small file, replaced as a whole. It is written before a message is sent, so that none is sent twice.
 """
 
-import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpucommons.base.files import replace_state_file
+from gpucommons.base.state_file import StateFile
 from gpucommons.idle.channels import Letter
 from gpucommons.idle.escalation import EscalationState, StepsTaken
 from gpucommons.model.idle import IdleKey, IdleMessage, IdlePeriod, IdlePeriods, IdleStep
 from gpucommons.model.process_identity import ProcessKey
 
 _VERSION: Final = 1
-_MAX_BYTES: Final = 8 << 20
 # After a longer time without an agent, the holders may have worked in between.
 _LONGEST_ABSENCE_S: Final = 3600.0
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +34,16 @@ class IdleRecordFile:
     """`boot_id` changes when the machine restarts: then processes have other identities, and no period goes on."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
-        self._path = path
+        self._file = StateFile(path, "idle holders", "after a restart of the agent a message may be sent again")
         self._boot_id = boot_id
-        self.writing = True
+
+    @property
+    def writing(self) -> bool:
+        """Whether it can be written."""
+        return self._file.writing
 
     def read(self, now_wall_s: float) -> IdleRecord:
-        """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
-        try:
-            with self._path.open("rb") as file:
-                return self._parsed(json.loads(file.read(_MAX_BYTES)), now_wall_s)
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            log.warning("idle holders: the record %s cannot be read: %s; it starts empty", self._path, error)
-        return IdleRecord()
+        return self._file.read(lambda value: self._parsed(value, now_wall_s), IdleRecord())
 
     def write(self, record: IdleRecord, now_wall_s: float) -> None:
         """A failure is logged once; the escalation goes on without a record."""
@@ -66,19 +57,7 @@ class IdleRecordFile:
             "unsent": record.unsent,
             "digest": record.digest,
         }
-        try:
-            replace_state_file(self._path, json.dumps(value).encode())
-        except OSError as error:
-            if self.writing:
-                log.error(
-                    "idle holders: the record %s cannot be written: %s; after a restart of the agent a message may "
-                    "be sent again",
-                    self._path,
-                    error.strerror,
-                )
-            self.writing = False
-        else:
-            self.writing = True
+        self._file.write(value)
 
     def _parsed(self, value: dict[str, Any], now_wall_s: float) -> IdleRecord:
         messages = tuple(_message(*each) for each in value["messages"])

@@ -7,13 +7,11 @@ only a file can keep them. It is replaced as a whole.
 
 import dataclasses
 import hashlib
-import json
-import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gpucommons.base.files import replace_state_file
+from gpucommons.base.state_file import StateFile
 from gpucommons.leases.policy.queue import QueueRecord
 from gpucommons.leases.service.limits import OverdueLease
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
@@ -21,11 +19,8 @@ from gpucommons.model.process_identity import ProcessKey
 
 _VERSION: Final = 1
 _AGES: Final = ("eligible_s", "promised_s")
-_MAX_BYTES: Final = 8 << 20
 # It has hashes of tokens.
 _MODE: Final = 0o600
-
-log = logging.getLogger(__name__)
 
 
 class KnownClient(NamedTuple):
@@ -52,20 +47,17 @@ class LeaseRecord:
     """`boot_id` changes when the machine restarts: then every command has ended, and only reservations are left."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
-        self._path = path
+        self._file = StateFile(path, "leases", "a restart of the agent would lose the leases", _MODE)
         self._boot_id = boot_id
-        self.writing = True
+
+    @property
+    def writing(self) -> bool:
+        """Whether it can be written."""
+        return self._file.writing
 
     def read(self) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
-        """Empty where there is no record, or a damaged one: that is logged, and the file is overwritten later."""
-        try:
-            with self._path.open("rb") as file:
-                return self._parsed(json.loads(file.read(_MAX_BYTES)))
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            log.warning("leases: the record %s cannot be read: %s; leases start without it", self._path, error)
-        return QueueRecord(), {}, ()
+        nothing: tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]] = (QueueRecord(), {}, ())
+        return self._file.read(self._parsed, nothing)
 
     def write(
         self, queue: QueueRecord, clients: KnownClients, overdue: Iterable[OverdueLease] = (), durably: bool = False
@@ -84,18 +76,7 @@ class LeaseRecord:
             "clients": clients,
             "overdue": [_overdue_value(each) for each in overdue],
         }
-        try:
-            replace_state_file(self._path, json.dumps(value).encode(), _MODE, durably)
-        except OSError as error:
-            if self.writing:
-                log.error(
-                    "leases: the record %s cannot be written: %s; a restart of the agent would lose the leases",
-                    self._path,
-                    error.strerror,
-                )
-            self.writing = False
-        else:
-            self.writing = True
+        self._file.write(value, durably)
 
     def _parsed(self, value: dict[str, Any]) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
         reservations = tuple(
