@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from gpucommons.agent.idle.channels import check_idle, idle_channels
+from gpucommons.agent.leases.leasing import lease_terms
 from gpucommons.agent.sharing.rules import check_rules, program_rules
 from gpucommons.agent.sharing.settings import check_scheduler
 from gpucommons.config.load import load
@@ -53,3 +54,28 @@ def test_the_settings_on_the_page_about_sharing_are_valid(tmp_path: Path) -> Non
     assert rules.keys() == {"students", "course", "serving"}
     assert rules["students"].quota.core_percent == 25
     assert not rules["serving"].share
+
+
+def test_the_settings_of_every_recipe_are_valid(tmp_path: Path) -> None:
+    blocks = [
+        (page.name, block)
+        for page in sorted((DOCS / "recipes").glob("*.md"))
+        for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    assert {name for name, _ in blocks} >= {"five-students.md", "billing-groups.md", "slack.md", "replace-a-program.md"}
+    for number, (name, block) in enumerate(blocks):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        settings = load(file, {}, {}).settings
+        assert settings != Settings(), name
+        lease_terms(settings)
+        check_idle(settings)
+
+
+def test_five_students_may_share_a_gpu(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "recipes/five-students.md").read_text(), re.DOTALL)
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(block)
+    terms = lease_terms(load(file, {}, {}).settings)
+    assert terms.share_limit == 5
+    assert 5 * (terms.quotas[0].sm_percent or 100) <= 100

@@ -21,13 +21,13 @@ _COMMANDS: Final = {
     "cancel": (
         "End a lease, whose command then gets SIGTERM, or take a request out of the queue: your own, as root any."
     ),
-    "reserve": "Reserve GPUs: other users get no lease on them that could last beyond the start.",
+    "reserve": "Reserve GPUs for a time to come.",
     "reservations": "Print the reservations of this node, earliest first.",
     "unreserve": "Remove a reservation: your own, as root any.",
     "gpus": "List the GPUs: use, memory, heat, power, owner and state.",
     "free": "List the free GPUs and MIG devices.",
     "me": "Show my jobs and what they use, my messages, my wait, my hours of this month, my quota.",
-    "why": "Say why a program waits for a GPU or its turn, how long, and behind which client.",
+    "why": "Say why a program waits for a GPU or its turn, and what limits one that runs.",
     "who": "Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner.",
     "top": "Watch GPUs, processes and turns live in the terminal.",
     "allocations": "List the holders of each GPU now: held (stopped), running or active, and whether it was allocated.",

@@ -80,6 +80,7 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
         "messages": received,
         "month": None if accounts is None else {month: _with_currency(accounts[month])},
         "quota": allocations["quotas"].get(user) if allocations else None,
+        "limits": _limits(reader, uid),
         "lease_quotas": queue["quotas"].get(user, queue["quotas"].get("*", [])) if queue else None,
     }
     waits = [request_line(queue, id, slots["time_unix_s"]) for id in asked]
@@ -87,6 +88,15 @@ def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
         waits += [explanation(turns, id) for id in own if turns["clients"][id]["wait"] is not None]
         waits += room_lines(turns, uid)
     return {**{name: slots[name] for name in slots if name != "slots"}, "me": me}, waits
+
+
+def _limits(reader: Reader, uid: int) -> Document | None:
+    """What limits each process of the user, by pid; null where no process is known."""
+    who = reader.get("who")["who"]
+    if who is None:
+        return None
+    rows = [row for row in who["processes"].values() if row["uid"] == uid and row["limit"]]
+    return {str(row["pid"]): {"name": row["name"], **row["limit"]} for row in rows}
 
 
 def _show_messages(reader: Reader, user: str, as_json: bool) -> None:
@@ -147,6 +157,8 @@ def _end(me: Document, waits: list[str]) -> Iterator[str]:
     yield from (f"wait: {line}" for line in waits)
     if not waits and (me["clients"] is not None or me["requests"] is not None):
         yield "wait: none of your programs waits"
+    for pid, limit in (me["limits"] or {}).items():
+        yield f"{limit['name']} (pid {pid}): {limit['sentence']}"
     yield _hours(me["month"])
     yield _quota(me["quota"])
     for quota in me["lease_quotas"] or ():

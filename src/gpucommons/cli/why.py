@@ -1,8 +1,8 @@
-"""`gpucommons why`: why a program waits for a GPU or for its turn, how long, and behind which client."""
+"""`gpucommons why`: why a program waits for a GPU or for its turn, and for whom; what limits one that runs."""
 
 import os
 import pwd
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -30,8 +30,8 @@ def why(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PID|JOB]",
-            help="A process, a job, a container, a pod, or the id of a client or a request. Default: yours.",
+            metavar="[PID|JOB|USER]",
+            help="A process, a job, a container, a pod, a user, or the id of a client or a request. Default: yours.",
             show_default=False,
             autocompletion=pids,
         ),
@@ -42,7 +42,7 @@ def why(
     ca_file: CaFile = None,
     config: ConfigFile = None,
 ) -> None:
-    """Say why a program waits for a GPU or its turn, how long, and behind which client."""
+    """Say why a program waits for a GPU or its turn, and what limits one that runs."""
     reader = Reader(connect, password_file, ca_file, config)
     queued = reader.ask("queue")
     queue = queued and queued["queue"]
@@ -50,15 +50,20 @@ def why(
     turns: Document = document.get("turns") or _NO_TURNS
     requests = _requests(queue, target)
     paused = paused_for_leases(queue)
-    processes = {} if reader.agent is None or (target is None and not paused) else _processes(reader, target, paused)
+    processes = {} if reader.agent is None else _processes(reader, target)
     clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes.values())
-    unscheduled = {key: row for key, row in processes.items() if row["pid"] in paused or not (clients or requests)}
+    explained = {pid for id in clients for pid in (turns["clients"][id]["pid"], *turns["clients"][id]["processes"])}
+    unscheduled = {
+        key: row
+        for key, row in processes.items()
+        if row["pid"] in paused or (row["limit"] and row["limit"]["kind"] != "turn") or row["pid"] not in explained
+    }
     rooms = list(room_lines(turns, os.getuid(), target))
     if not clients and not requests and not unscheduled and not rooms:
         raise NotFound(
-            "none of your programs waits for a GPU or takes turns on one; see 'gpucommons queue' and 'scheduler status'"
+            "none of your programs is on a GPU or waits for one; see 'gpucommons queue' and 'gpucommons who'"
             if target is None
-            else f"no process, job, request or client {target!r} is on a GPU or waits for one"
+            else f"no process, job, user, request or client {target!r} is on a GPU or waits for one"
         )
     if as_json:
         found = {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in clients}
@@ -76,10 +81,19 @@ def why(
         f"{row['name']} (pid {row['pid']}) is paused until lease {paused[row['pid']]} ends, which has GPU "
         f"{row['gpu_index']} alone; 'gpucommons run' gets a GPU."
         if row["pid"] in paused
-        else f"{row['name']} (pid {row['pid']}) runs on GPU {row['gpu_index']} and takes no turns: it does not wait."
+        else _running_line(row, row["pid"] in explained)
         for row in unscheduled.values()
     ]
     show(printable_lines(wrapped(lines, terminal_width())))
+
+
+def _running_line(row: Document, takes_turns: bool) -> str:
+    """What limits a program that runs: the sentence of the API."""
+    turns = "" if takes_turns else ", takes no turns"
+    name = (
+        f"{row['name']} (pid {row['pid']}) of {row['account'] or 'an unknown owner'} runs on GPU {row['slot']}{turns}"
+    )
+    return f"{name}: {row['limit']['sentence']}." if row["limit"] else f"{name}; what limits it is not known."
 
 
 def paused_for_leases(queue: Document | None) -> dict[int, str]:
@@ -101,7 +115,7 @@ def _requests(queue: Document | None, target: str | None) -> list[str]:
         return []
     if target is None:
         return requests_of(queue, user_name(os.getuid()))
-    return [id for id, row in queue["waiting"].items() if target in (id, row["name"] or id)]
+    return [id for id, row in queue["waiting"].items() if target in (id, row["name"] or id, row["user"])]
 
 
 def own_clients(turns: Document, uid: int) -> list[str]:
@@ -111,13 +125,24 @@ def own_clients(turns: Document, uid: int) -> list[str]:
     return sorted(own, key=lambda id: clients[id]["wait"] is None)
 
 
-def _processes(reader: Reader, target: str | None, paused: Container[int]) -> dict[str, Document]:
-    """The processes on GPUs that a pid, a job or a container means; without a target, own ones that are paused."""
+def _processes(reader: Reader, target: str | None) -> dict[str, Document]:
+    """The processes on GPUs that a pid, a job, a container, a pod or a user means; without a target, one's own.
+
+    A job is named as `allocations` lists it: by its workload, such as a lease, or by the slot's holder.
+    """
     who = reader.get("who")["who"]
     rows = {} if who is None else who["processes"]
     if target is None:
-        return {key: row for key, row in rows.items() if row["uid"] == os.getuid() and row["pid"] in paused}
-    return {key: row for key, row in rows.items() if target in (str(row["pid"]), row["job"], row["container"])}
+        return {key: row for key, row in rows.items() if row["uid"] == os.getuid()}
+    held = reader.get("allocations")["allocations"]
+    named = () if held is None else [row for row in held["held"].values() if target in (row["workload"], row["job"])]
+    places = {(row["slot"], row["user"]) for row in named}
+    return {
+        key: row
+        for key, row in rows.items()
+        if target in (str(row["pid"]), row["job"], row["container"], row["pod"], row["user"], row["account"])
+        or (row["slot"], row["user"]) in places
+    }
 
 
 def _clients(turns: Document, target: str, processes: Iterable[Document]) -> list[str]:

@@ -41,6 +41,7 @@ from gpucommons.model.ownership import (
 from gpucommons.model.process_identity import PidView, ProcessKey, ProcessRow
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.identities import account_names, billed_to, owner_key, qualified_name, slots_by_place
+from gpucommons.rules.limits import LimitKind, ProgramLimit, limits_of
 
 _BASIS = or_null(one_of(*Basis))
 # The unit of /proc on Linux.
@@ -85,12 +86,13 @@ def _amounts(place: str) -> dict[str, Field[Any]]:
 
 
 class BilledProcess(NamedTuple):
-    """A process, the name that it is billed to, the name of its slot, and its command line."""
+    """A process, the name that it is billed to, the name of its slot, its command line, and what limits it."""
 
     share: ProcessShare
     account: str | None
     slot: str | None
     command: str | None
+    limit: ProgramLimit | None = None
 
 
 class _OwnerOnGpu(NamedTuple):
@@ -126,7 +128,15 @@ def _hours(held_ns: Iterable[int]) -> float | None:
     return hours(sum(times_ns)) if times_ns else None
 
 
+_LIMIT = Record[ProgramLimit](
+    kind=(one_of(*LimitKind), lambda limit: limit.kind.value),
+    sentence=(TEXT, lambda limit: limit.sentence),
+)
 PROCESS = Record[BilledProcess](
+    limit=(
+        described(or_null(_LIMIT.schema), "what limits it now, in one sentence; null where too little is known"),
+        lambda process: _LIMIT.build_or_null(process.limit),
+    ),
     gpu_uuid=(TEXT, lambda process: process.share.place.gpu_uuid),
     gpu_index=(INTEGER, lambda process: process.share.place.gpu_index),
     gpu_instance_id=(INTEGER_OR_NULL, lambda process: process.share.place.gpu_instance_id),
@@ -276,7 +286,9 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
         BilledProcess(share, billed_to(share, names), slots.get(share.place), _command(snapshot, share.key))
         for share in (attribution.processes if attribution else ())
     )
-    return [process for process in billed if chosen.has(process.share, process.account)]
+    found = [process for process in billed if chosen.has(process.share, process.account)]
+    limits = limits_of(snapshot, (process.share for process in found))
+    return [process._replace(limit=limit) for process, limit in zip(found, limits, strict=True)]
 
 
 def _command(snapshot: Snapshot, key: ProcessKey | None) -> str | None:
