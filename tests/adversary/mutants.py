@@ -252,21 +252,20 @@ class Counts(NamedTuple):
 def hunt(seconds: float, seed: int, word: str = "") -> dict[str, Counts]:
     """Prints each survivor as it is found."""
     subjects = [subject for subject in SUBJECTS if word in subject.module]
-    chances = [
-        (subject, mutant) for subject in subjects for mutant in mutants((ROOT / subject.module).read_text("utf-8"))
-    ]
+    # Read once: the files may be edited meanwhile.
+    sources = {subject: (ROOT / subject.module).read_text("utf-8") for subject in subjects}
+    chances = [(subject, mutant) for subject in subjects for mutant in mutants(sources[subject])]
     random.Random(seed).shuffle(chances)
     _show(f"{len(chances):,} mutants of {len(subjects)} modules, {seconds:g} s, seed {seed}")
     for subject in subjects:
-        if outcome(subject, (ROOT / subject.module).read_text("utf-8")) != _ALL_PASSED:
+        if outcome(subject, sources[subject]) != _ALL_PASSED:
             raise SystemExit(f"{subject.module}: its tests fail without a change: {', '.join(subject.tests)}")
     counts = {subject.module: Counts() for subject in subjects}
     until_s = time.monotonic() + seconds
     for subject, mutant in chances:
         if time.monotonic() >= until_s:
             break
-        source = mutated((ROOT / subject.module).read_text("utf-8"), mutant)
-        found, before = outcome(subject, source), counts[subject.module]
+        found, before = outcome(subject, mutated(sources[subject], mutant)), counts[subject.module]
         if found == _ALL_PASSED:
             counts[subject.module] = before._replace(survived=before.survived + 1)
             _show(f"survived: {subject.module}:{mutant.line}: {mutant.change}")

@@ -74,7 +74,7 @@ class Watched:
             self.watch.observe(snapshot_of(self.stage(given), self.now_s - 1000.0))
             # Files and actions are done on a thread, in order.
             done = threading.Event()
-            self.watch._tasks.put(done.set)
+            self.watch._thread.submit(done.set)
             assert done.wait(30)
         return self.reading()
 

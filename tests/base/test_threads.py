@@ -4,8 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from gpucommons.base.threads import WorkerThread
 
 # RLIMIT_NPROC stands for the limit of the service: the kernel refuses a thread in the same way. Not for root.
 SCRIPT = """
@@ -27,6 +30,25 @@ async def run():
 
 asyncio.run(run())
 """
+
+
+def test_a_worker_goes_on_after_an_error_and_ends_after_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    worker, done = WorkerThread("tests"), []
+    assert worker.native_id == 0
+    assert WorkerThread("never used").close(1.0)
+    worker.submit(lambda: 1 / 0)
+    worker.submit(lambda: done.append(threading.current_thread().name))
+    assert worker.close(30.0)
+    assert done == ["tests"]
+    assert [record.message for record in caplog.records] == ["tests: an unexpected error; it goes on"]
+
+
+def test_work_that_hangs_is_left_behind() -> None:
+    worker, release = WorkerThread("tests"), threading.Event()
+    worker.submit(release.wait)
+    assert not worker.close(0.05)
+    release.set()
+    assert worker.close(30.0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without other processes")

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from typing import Any
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.base.processes import cpu_wait_s
+from gpucommons.base.threads import WorkerThread
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
 
@@ -162,9 +162,7 @@ class SourceTracker:
 
 class ReadThread:
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = WorkerThread(f"source-{name}")
 
     def submit(self, read: Callable[[], object]) -> "asyncio.Future[object]":
         """Run `read` on the thread; the future resolves on the running event loop."""
@@ -180,24 +178,17 @@ class ReadThread:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_resolve, future, outcome, error)
 
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"source-{self._name}", daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
+        self._thread.submit(job)
         return future
 
     @property
     def native_id(self) -> int:
         """0 before the first read."""
-        return 0 if self._thread is None else self._thread.native_id or 0
+        return self._thread.native_id
 
     def close(self) -> None:
         """End the thread after the current read; does not wait for it."""
-        self._jobs.put(None)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        self._thread.close()
 
 
 def _resolve(future: "asyncio.Future[object]", outcome: object, error: Exception | None) -> None:

@@ -5,6 +5,8 @@ it.
 """
 
 import asyncio
+import logging
+import queue
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -17,6 +19,7 @@ import uvloop
 # Blocking work off the event loop, on a daemon thread, which does not delay the exit of the process.
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class ThreadsExhausted(OSError):
@@ -55,6 +58,50 @@ def _fulfil(done: asyncio.Future[T], result: T) -> None:
 def _fail(done: asyncio.Future[T], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
+
+
+# A thread that carries out what it is given, one after another.
+
+
+class WorkerThread:
+    """Call it from any thread. It starts with the first work, and is a daemon: work that hangs delays no exit.
+
+    An exception ends its work only, and is logged.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._works: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @property
+    def native_id(self) -> int:
+        """0 before the first work."""
+        return 0 if self._thread is None else self._thread.native_id or 0
+
+    def submit(self, work: Callable[[], object]) -> None:
+        self._works.put(work)
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def close(self, within_s: float = 0.0) -> bool:
+        """Ends after the work that was submitted. Returns whether it has, in this time."""
+        self._works.put(None)
+        if self._thread is None:
+            return True
+        if within_s:
+            self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (work := self._works.get()) is not None:
+            try:
+                work()
+            except Exception:
+                log.exception("%s: an unexpected error; it goes on", self._name)
 
 
 # An event loop in a thread of its own, so that what it serves is not delayed by the agent's work, nor delays it.

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from gpucommons.agent.idle.channels import address_of, check_idle, idle_channels
 from gpucommons.agent.idle.holders import has_opt_out, held_idle, holders_of, idle_periods, idle_rule, weekly_digest
 from gpucommons.base.processes import boot_id
+from gpucommons.base.threads import WorkerThread
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
 from gpucommons.idle.channels import Delivery, Letter, Outbox
@@ -110,8 +111,7 @@ class IdleWatch:
         self._numbered = 0
         self._first_s: float | None = None
         self._written_s = self._digest_looked_s = 0.0
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="idle-record", daemon=True)
+        self._thread = WorkerThread("idle-record")
         self._started = False
 
     def idle_before(self) -> IdlePeriods:
@@ -133,7 +133,6 @@ class IdleWatch:
         self._before = record.periods
         self._escalation, self._messages, self._digest = record.escalation, record.messages, record.digest
         self._unseen = frozenset(record.escalation)
-        self._thread.start()
         if record.unsent:
             # First recorded as sent: after a crash they are not sent twice.
             self._write()
@@ -151,8 +150,7 @@ class IdleWatch:
         self._take_outcomes(time.time())
         if self._first_s is not None or any(unsent.values()):
             self._write(unsent)
-        self._tasks.put(None)
-        await asyncio.to_thread(self._thread.join, _STOP_WITHIN_S)
+        await asyncio.to_thread(self._thread.close, _STOP_WITHIN_S)
 
     def _read(self) -> IdleReading:
         if not self._started:
@@ -351,18 +349,18 @@ class IdleWatch:
         """Recorded first: after a crash in between a message is missing, but none is sent twice."""
         self._write()
         for action in actions:
-            self._tasks.put(partial(self._act, action))
+            self._thread.submit(partial(self._act, action))
         for letter in letters:
             for outbox in self._channels_of(letter):
                 self._send(outbox, letter)
 
     def _send(self, outbox: Outbox, letter: Letter) -> None:
-        self._tasks.put(lambda: outbox.submit(letter))
+        self._thread.submit(lambda: outbox.submit(letter))
 
     def _close_outboxes(self) -> dict[str, tuple[Letter, ...]]:
         """The letters that were not sent, by channel."""
         submitted = threading.Event()
-        self._tasks.put(submitted.set)
+        self._thread.submit(submitted.set)
         submitted.wait(_STOP_WITHIN_S)
         return {outbox.name: tuple(outbox.close()) for outbox in self._outboxes}
 
@@ -374,14 +372,7 @@ class IdleWatch:
             periods = self._before if allocations is None else idle_periods(allocations)
             self._file.write(IdleRecord(periods, escalation, messages, unsent or {}, digest), wall_s)
 
-        self._tasks.put(write)
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Exception:
-                log.exception("idle holders: an unexpected error")
+        self._thread.submit(write)
 
     def _send_digest_if_due(self, wall_s: float) -> None:
         day, admin = self._settings.idle.digest_day, self._settings.mail.admin
@@ -395,7 +386,7 @@ class IdleWatch:
         self._digest = week
         self._write()
         if is_due:
-            self._tasks.put(lambda: self._send_digest(outboxes, admin, wall_s))
+            self._thread.submit(lambda: self._send_digest(outboxes, admin, wall_s))
 
     def _send_digest(self, outboxes: list[Outbox], admin: str, wall_s: float) -> None:
         ledger, events = self._files
