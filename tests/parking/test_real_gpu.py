@@ -1,8 +1,13 @@
 """On a real GPU with the real driver: an unmodified torch program with a CUDA graph is parked and woken."""
 
+import asyncio
 import json
+import os
 import signal
+import sys
 import time
+from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,6 +16,8 @@ import pytest
 from gpucommons.pauser import cuda
 from gpucommons.pauser.backend import Failure
 from gpucommons.pauser.client import Pauser, PauserSettings
+from gpucommons.pauser.protocol import Reply
+from gpucommons.pauser.stopped import why_stopped
 from leases.gpu_node import NEEDS_GPU, GpuNode, gpu_node
 from parking.state import parking_state
 from pauser.rig import environment, run_with
@@ -48,6 +55,42 @@ def test_memory_and_graph_survive_twenty_cycles(tmp_path_factory: pytest.TempPat
                 assert cell == first._replace(replays=first.replays + number)
 
         run_with(given, body)
+
+
+def test_a_program_that_slurm_suspends_is_moved_although_it_is_stopped(tmp_path: Path) -> None:
+    """SIGTSTP, and 2 s later, during the move, SIGSTOP; SIGCONT resumes it. Prints the seconds of each step (-s)."""
+    if isinstance(cuda.load(), Failure):
+        pytest.skip("needs a real NVIDIA GPU with driver r570 or newer")
+    with notebook(GIB) as program:
+        first, pid = program.run_cell(), program.key.pid
+        assert first is not None
+        held = nvml_bytes(pid)
+
+        async def body(pauser: Pauser) -> None:
+            async def timed(what: str, step: Awaitable[Reply]) -> None:
+                begun_s = time.monotonic()
+                reply = await step
+                assert reply.failure is None, f"{what}: {reply.failure}"
+                sys.stderr.write(f"{what:12} {time.monotonic() - begun_s:6.2f} s\n")
+
+            os.kill(pid, signal.SIGTSTP)
+            until(lambda: why_stopped(pid), "it is stopped")
+            asyncio.get_running_loop().call_later(2.0, os.kill, pid, signal.SIGSTOP)
+            await timed("continue", pauser.let_run(program.key))
+            await timed("lock", pauser.lock(program.key, timeout_ms=5000))
+            await timed("checkpoint", pauser.checkpoint(program.key, memory_bytes=held))
+            assert nvml_bytes(pid) == 0
+            await timed("stop again", pauser.stop_again(program.key))
+            await timed("leave", pauser.leave(program.key))
+            until(lambda: why_stopped(pid), "it is stopped again")
+            os.kill(pid, signal.SIGCONT)
+            until(lambda: not why_stopped(pid), "Slurm's resume continues it")
+            await timed("restore", pauser.restore(program.key))
+            await timed("unlock", pauser.unlock(program.key))
+
+        run_with(PauserSettings(record=tmp_path / "paused", environment=environment()), body)
+        assert program.run_cell() == first._replace(replays=first.replays + 1)
+        assert nvml_bytes(pid) == held
 
 
 def test_an_idle_program_makes_room_for_a_lease_and_wakes_with_its_next_cell() -> None:

@@ -7,15 +7,19 @@ later, SIGSTOP; SIGCONT to resume. tests/slurm/test_cluster.py has the real one.
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.model.host import HostMemory
 from gpucommons.pauser.backend import State
-from gpucommons.pauser.stopped import why_stopped
+from gpucommons.pauser.stopped import FreezerMounts, why_stopped
 from gpucommons.scheduler.parking.host import ParkHost, ThisHost
 from gpucommons.scheduler.parking.suspended import BatchSystem, SuspendedState
+from needs import needs_root
 from parking.rig import ParkingRig
 from parking.test_parking import SETTINGS, SIZE, SLOW
 from pauser.conftest import cuda, cuda_files, record
@@ -275,3 +279,61 @@ def test_when_the_agent_ends_after_the_stop_the_job_is_not_left_stopped(cuda: Fa
 
     job.rig.run(body)
     until(lambda: not job.are_stopped(), "it was continued")
+
+
+@contextmanager
+def step_cgroup(programs: Iterable[FakeProgram]) -> Iterator[Path]:
+    """The cgroup of a job's step, as Slurm with proctrack/cgroup makes it, with these programs in it."""
+    needs_root()
+    mounts = FreezerMounts()
+    root = mounts.v1 or mounts.v2
+    if root is None or not os.access(root, os.W_OK):
+        pytest.skip("needs a freezer that can be written")
+    job = root / f"slurm_test{os.getpid()}" / "uid_0" / f"job_{JOB}"
+    step = job / "step_0"
+    step.mkdir(parents=True)
+    try:
+        for program in programs:
+            (step / "cgroup.procs").write_text(str(program.pid))
+        yield step
+    finally:
+        freeze(step, False)
+        for program in programs:
+            with suppress(OSError):
+                (root / "cgroup.procs").write_text(str(program.pid))
+        for directory in (step, job, job.parent, job.parent.parent):
+            with suppress(OSError):
+                directory.rmdir()
+
+
+def freeze(group: Path, frozen: bool) -> None:
+    if (group / "freezer.state").exists():
+        (group / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
+    else:
+        (group / "cgroup.freeze").write_text("1" if frozen else "0")
+
+
+@pytest.mark.parametrize("resumed_during_the_move", [False, True])
+def test_a_job_whose_cgroup_slurm_freezes(cuda: FakeCuda, record: Path, resumed_during_the_move: bool) -> None:
+    """With proctrack/cgroup: SIGTSTP first, 2 s later the freezer of each step; thawed and SIGCONT to resume."""
+    job = Job(cuda, record, processes=2)
+    for program in job.programs:
+        program.move_at(SLOW // 2)
+
+    async def body() -> None:
+        await job.has_run()
+        with step_cgroup(job.programs) as step:
+            job.batch.suspend()
+            await job.rig.until(lambda: job.rig.stage(job.programs[0]) == "parking", "the move has begun")
+            await asyncio.sleep(0.2)
+            freeze(step, True)
+            if not resumed_during_the_move:
+                await job.rig.until(lambda: job.batch.stage == "parked" and job.are_stopped(), "parked and stopped")
+                assert why_stopped(job.programs[0].pid) == "its cgroup is frozen"
+            job.batch.suspended = False
+            freeze(step, False)
+            job.batch.send(signal.SIGCONT)
+            await job.goes_on()
+
+    job.rig.run(body)
+    assert list(record.iterdir()) == []

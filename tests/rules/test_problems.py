@@ -20,7 +20,10 @@ from gpucommons.model.allocations import (
 from gpucommons.model.events import ALLOCATION_GONE, Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
+from gpucommons.model.ownership import Attribution, Place, ProcessShare, Reason, Workload
+from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
+from gpucommons.model.workloads import JobMappingReading, MappedJob
 from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.privacy import Viewer, seen_by
 from gpucommons.rules.problems import HELD_IDLE_S, Problem, ProblemKind, problems_of
@@ -291,3 +294,18 @@ def test_gpus_that_the_driver_does_not_list_or_open_are_missing() -> None:
     assert places.sentence.startswith("The GPU at 0000:3a:00.0 does not answer")
     assert unopened.sentence == "1 of 4 GPUs cannot be opened by the driver."
     assert summary_of(node, problems_of(node)).sentence.startswith("2 GPUs missing")
+
+
+def test_a_job_on_a_gpu_that_it_was_not_given() -> None:
+    def uses(index: int) -> ProcessShare:
+        place, workload = Place(f"GPU-{index}", index, None), Workload(uid=1000, user="alice", job="4711")
+        return ProcessShare(place, 900 + index, None, None, None, None, None, Reason.NO_OWNER, workload)
+
+    mapping = JobMappingReading({(0, None): (MappedJob("4711", 1000),), (1, None): (MappedJob("4712", 1001),)})
+    on_both = Attribution((uses(0), uses(1)), (), (), (), PidView(PidScope.HOST, ""))
+    found = problem(gpu(0), gpu(1), job_mapping=mapping, attribution=on_both)
+    assert (found.kind, found.level, found.gpu_index) == (ProblemKind.OUTSIDE_ALLOCATION, HealthLevel.WARNING, 1)
+    assert found.sentence == "Job 4711 uses GPU 1, which it was not given (pid 901)."
+    on_own = Attribution((uses(0),), (), (), (), PidView(PidScope.HOST, ""))
+    assert not problems_of(snapshot(gpu(0), gpu(1), job_mapping=mapping, attribution=on_own))
+    assert not problems_of(snapshot(gpu(0), gpu(1), attribution=on_both)), "without Slurm nothing changes"

@@ -54,6 +54,7 @@ class ProblemKind(StrEnum):
     LEDGER = "ledger"
     SOURCE_FAILING = "source_failing"
     TRESPASSER = "trespasser"
+    OUTSIDE_ALLOCATION = "outside_allocation"
     MPS = "mps"
     CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"
@@ -174,6 +175,7 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     found += _nvlinks(gpus)
     found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
     found += _trespassers(readings)
+    found += _outside_allocation(readings)
     if readings.leases is not None and readings.leases.mps is not None:
         found += _mps(readings.leases.mps)
     if readings.ledger is not None:
@@ -351,6 +353,33 @@ def holder_names(status: SlotStatus) -> str:
     if status.hidden_holders:
         names.append("another user" if status.hidden_holders == 1 else f"{status.hidden_holders} other users")
     return ", ".join(names)
+
+
+def _outside_allocation(readings: Readings) -> Iterator[Problem]:
+    """Batch jobs with processes on a GPU that their batch system did not give to them. One for each job and GPU."""
+    if readings.job_mapping is None or readings.attribution is None or readings.gpus is None:
+        return
+    given: dict[str, set[int]] = {}
+    for (index, _), jobs in readings.job_mapping.jobs.items():
+        for job in jobs:
+            given.setdefault(job.id, set()).add(index)
+    indices = {gpu.identity.uuid: gpu.identity.index for gpu in readings.gpus.gpus}
+    pids: dict[tuple[str, str], list[int]] = {}
+    for share in readings.attribution.processes:
+        # A user may name cgroups of their own like jobs.
+        job_id, uuid = "" if share.workload.delegated else share.workload.job or "", share.place.gpu_uuid
+        if job_id in given and indices.get(uuid) not in (None, *given[job_id]):
+            pids.setdefault((job_id, uuid), []).append(share.pid)
+    for (job_id, uuid), found in sorted(pids.items()):
+        yield Problem(
+            f"outside_allocation/{job_id}/{uuid}",
+            ProblemKind.OUTSIDE_ALLOCATION,
+            HealthLevel.WARNING,
+            f"Job {job_id} uses GPU {indices[uuid]}, which it was not given (pid {min(found)}).",
+            "Ask its user; ConstrainDevices=yes in Slurm's cgroup.conf keeps jobs on their own GPUs.",
+            uuid,
+            indices[uuid],
+        )
 
 
 def _trespassers(readings: Readings) -> Iterator[Problem]:
