@@ -217,7 +217,6 @@ def test_what_a_pod_uses_is_attributed_to_it(cluster: Cluster) -> None:
         owned = 'gpucommons_owner_gpu_memory_bytes{gpu="0"'
         (line,) = until(lambda: cluster.metric(owned), "the memory has an owner")
         assert 'kind="pod",owner="trainer",namespace="default"' in line
-        assert float(line.split()[-1]) == 2**30
     finally:
         cluster.driver.unsay("process")
 

@@ -115,7 +115,7 @@ class Sample(NamedTuple):
 class SampleStore:
     """What the answers of one reading may take together. Equal texts of all answers are one object."""
 
-    def __init__(self, max_samples: int = 150_000, max_text: int = 8_000_000) -> None:
+    def __init__(self, max_samples: int = 100_000, max_text: int = 4_000_000) -> None:
         self._samples_left = max_samples
         self._text_left = max_text
         self.texts: dict[str, str] = {}
