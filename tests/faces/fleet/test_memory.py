@@ -100,7 +100,7 @@ def serving(handler: type[_Hostile]) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("handler", [_ManyRows, _LongTexts, _OneRow, _Nested])
+@pytest.mark.parametrize("handler", [pytest.param(_ManyRows, marks=pytest.mark.long), _LongTexts, _OneRow, _Nested])
 def test_a_hostile_answer_costs_at_most_64_mb(handler: type[_Hostile]) -> None:
     with serving(handler) as url:
         done = subprocess.run([sys.executable, "-c", _READ, url], capture_output=True, text=True, timeout=120)
