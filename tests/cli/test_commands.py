@@ -287,3 +287,14 @@ def test_a_place_that_cannot_be_looked_at_has_no_agent(
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/" + 300 * "x")
     assert here("scheduler", "off") == 3
     assert "the scheduler does not run here" in capsys.readouterr().err
+
+
+def test_help_groups_every_command_by_person_and_fits_80_columns() -> None:
+    from gpucommons.cli.main import _PERSONS, COMMANDS
+
+    grouped = [name for names in _PERSONS.values() for name in names]
+    assert sorted(grouped) == sorted(COMMANDS)
+    text = command("--help").stdout
+    for person in _PERSONS:
+        assert f"\n{person}:\n" in text
+    assert max(map(len, text.splitlines())) <= 80

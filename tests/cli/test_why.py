@@ -39,6 +39,8 @@ def test_a_request_that_waits_is_explained(tmp_path: Path) -> None:
             assert all(each["users"] for each in blockers), "also those that are held without a lease"
             status, out, _ = lab.command("why", first)
             assert f"GPU {blockers[0]['slot']} is held by {blockers[0]['users'][0]}" in out
+            status, out, _ = lab.command("why", getpass.getuser())
+            assert (status, out.count("has been waiting for ")) == (0, 2), "by user"
             status, out, err = lab.command("me", "--json")
             assert (status, err) == (0, "")
             assert set(json.loads(out)["me"]["requests"]) == {first, last}

@@ -103,3 +103,4 @@ def test_a_judgement_holds_for_its_reason(
         assert dram >= 0.7
     if found.kind is LimitKind.GPU:
         assert own is not None
+        assert own >= 0.79, "a GPU that is not busy is not the limit"

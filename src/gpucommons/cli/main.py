@@ -4,9 +4,10 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from gpucommons.cli.command_line import command_group, run
 from gpucommons.cli.completion import COMPLETE_VARIABLE, PROGRAM, completed_command
@@ -48,6 +49,18 @@ _GROUPS: Final = {
     "slurm": "Slurm: hooks for its daemons, health of the node, summaries of jobs, configuration.",
     "stack": "Run Prometheus, Alertmanager and Grafana for this node.",
 }
+# How `gpucommons --help` groups the commands: by the person who types them.
+_PERSONS: Final = {
+    "To use GPUs": (
+        *("run", "free", "queue", "why", "me", "gpus", "who", "top", "cancel"),
+        *("reserve", "reservations", "unreserve"),
+    ),
+    "To look after a server": (
+        *("up", "allocations", "report", "events", "park", "wake", "parked", "resume"),
+        *("scheduler", "check_config", "stack"),
+    ),
+    "To build on it": ("sample", "slurm", "stress", "completion", "version"),
+}
 # Commands whose module has another name.
 _MODULES: Final = {
     **dict.fromkeys(("queue", "cancel", "reserve", "reservations", "unreserve"), "leases"),
@@ -82,22 +95,33 @@ def command_line(names: Iterable[str]) -> typer.Typer:
     return app
 
 
+class _CommandsByPerson(TyperGroup):
+    """The help of the program: the commands in groups, each with its sentence in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for person, names in _PERSONS.items():
+            shown = [name.replace("_", "-") for name in names]
+            rows = [(name, self.commands[name].help or "") for name in shown if name in self.commands]
+            with formatter.section(person):
+                formatter.write_dl(rows)
+
+
 def overview() -> typer.Typer:
     """The `gpucommons` command with the names and first sentences of its subcommands, which are not loaded.
 
     It serves where none of them runs: --help, --version, the completion of their names, a name that does not exist.
     """
-    app = _program()
+    app = _program(_CommandsByPerson)
     for name, sentence in {**_COMMANDS, **_GROUPS}.items():
         app.command(name.replace("_", "-"), help=sentence)(_nothing)
     return app
 
 
-def _program() -> typer.Typer:
+def _program(group: type[TyperGroup] = TyperGroup) -> typer.Typer:
     app = command_group(
         PROGRAM, "Show who uses each GPU, share GPUs fairly and keep accounts of their use: one agent per node."
     )
-    app.callback()(_options)
+    app.callback(cls=group)(_options)
     return app
 
 

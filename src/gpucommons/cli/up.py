@@ -134,7 +134,7 @@ def _announce(agent: "Agent") -> None:
         if address.dialect is not None:
             log.info("metrics %s/metrics (%s dialect alone)", address.url, address.dialect)
         elif address.url.startswith("unix:"):
-            log.info("API     %s (each user sees their own rows)", address.url)
+            log.info("API     %s (each user sees what ps shows)", address.url)
         else:
             log.info("page    %s/", address.url)
             log.info("metrics %s/metrics", address.url)

@@ -74,7 +74,8 @@ def why(
         others = {key: {**row, "paused_for_lease": paused.get(row["pid"])} for key, row in unscheduled.items()}
         show(indented({**envelope, "why": found, "requests": waiting, "unscheduled": others, "parking": rooms}))
         return
-    lines = [request_line(queue, id, document["time_unix_s"]) for id in requests] if queue else []
+    now_s = document["time_unix_s"] if queued is None else queued["time_unix_s"]
+    lines = [request_line(queue, id, now_s) for id in requests] if queue else []
     lines += [explanation(turns, id) for id in clients]
     lines += rooms
     lines += [

@@ -69,7 +69,10 @@ class _Program:
 
     @property
     def sm_ratio(self) -> float | None:
-        return None if self.share.sm is None else self.share.sm.amount / WHOLE_SM
+        """None on a MIG device: the driver counts in parts of the whole GPU there."""
+        if self.share.sm is None or self.share.place.gpu_instance_id is not None:
+            return None
+        return self.share.sm.amount / WHOLE_SM
 
 
 def limits_of(snapshot: Snapshot, shares: Iterable[ProcessShare]) -> list[ProgramLimit | None]:
@@ -128,7 +131,7 @@ def _limit(program: _Program) -> ProgramLimit | None:
         if (found := judge(program)) is not None:
             return found
     ratio = program.sm_ratio
-    if ratio is None:
+    if ratio is None or ratio < _BUSY_RATIO:
         return None
     return ProgramLimit(LimitKind.GPU, f"GPU {program.slot} is the limit: it uses {ratio:.0%} of it")
 
