@@ -28,7 +28,8 @@ from prometheus_server import Prometheus, running_prometheus
 from waiting import until
 
 GIB = 2**30
-MODELS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090")
+_MEMORY_GIB = {"NVIDIA H200": 140, "NVIDIA A100-SXM4-80GB": 80, "NVIDIA GeForce RTX 4090": 24}
+MODELS = tuple(_MEMORY_GIB)
 _TIME = "gpucommons_snapshot_timestamp_seconds "
 
 
@@ -85,8 +86,8 @@ class SimpleNode:
             holders=(held,) if holder else (),
             since_wall_s=now_s - 7200,
             idle_s=self.idle_s + index if state is SlotState.HELD_IDLE else None,
-            memory_total_bytes=141 * GIB,
-            memory_free_bytes=(140 if state is SlotState.FREE else 20) * GIB,
+            memory_total_bytes=_MEMORY_GIB[self.model] * GIB,
+            memory_free_bytes=(_MEMORY_GIB[self.model] - (0 if state is SlotState.FREE else 20)) * GIB,
         )
 
 
