@@ -70,7 +70,7 @@ TYPES = (
 AllocationKey = tuple[str, str]
 Details = Mapping[str, object]
 # Type, user and details of each new event.
-_Found = list[tuple[str, str, Details]]
+_NewEvents = list[tuple[str, str, Details]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +139,27 @@ def detect_events(
 ) -> tuple[DetectorState, list[Event]]:
     """The new state and the events since `before`. What could not be read keeps its state."""
     readings, wall_s = snapshot.readings, snapshot.wall_s
-    found: _Found = []
+    new_events: _NewEvents = []
     lost, xids = before.lost, before.xids
     if readings.gpus is not None:
-        lost, xids = _gpus(before, readings.gpus, found)
+        lost, xids = _gpus(before, readings.gpus, new_events)
     held, exceeded = before.held, before.exceeded
     if readings.allocations is not None and readings.allocations.complete and readings.gpus is not None:
-        held = _allocations(before, readings.allocations, found)
-        exceeded = _quotas(before, quotas, readings.allocations, found)
+        held = _allocations(before, readings.allocations, new_events)
+        exceeded = _quotas(before, quotas, readings.allocations, new_events)
     revoked, parking = before.revoked, before.parking
     if readings.sharing is not None:
-        revoked = _turns(before, readings.sharing, found)
+        revoked = _turns(before, readings.sharing, new_events)
         if readings.sharing.parking is not None:
-            parking = _parking(before, readings.sharing.parking, found)
+            parking = _parking(before, readings.sharing.parking, new_events)
     trespassers, released, paused, mps = before.trespassers, before.released, before.paused, before.mps
     if readings.leases is not None:
-        trespassers, released = _leases(before, readings.leases, found)
-        paused = _paused(before, readings.leases, found)
+        trespassers, released = _leases(before, readings.leases, new_events)
+        paused = _paused(before, readings.leases, new_events)
         if readings.leases.mps is not None:
-            mps = _mps(before, readings.leases.mps, found)
-    idle = before.idle if readings.idle is None else _idle(before, readings.idle, found)
-    events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in found]
+            mps = _mps(before, readings.leases.mps, new_events)
+    idle = before.idle if readings.idle is None else _idle(before, readings.idle, new_events)
+    events = [Event(wall_s, type, user, SOURCE, details) for type, user, details in new_events]
     after = DetectorState(
         *(lost, held, exceeded, xids, revoked, trespassers, released, parking),
         mps=mps,
@@ -170,37 +170,37 @@ def detect_events(
 
 
 def _gpus(
-    before: DetectorState, reading: GpuReading, found: _Found
+    before: DetectorState, reading: GpuReading, new_events: _NewEvents
 ) -> tuple[frozenset[str], Mapping[tuple[str, int], int]]:
     xids: dict[tuple[str, int], int] = {}
     for gpu in reading.gpus:
         named: Details = {"gpu": str(gpu.identity.index), "uuid": gpu.identity.uuid, "pci": gpu.identity.pci_bus_id}
         was_lost = gpu.identity.uuid in before.lost
         if not gpu.up and not was_lost:
-            found.append((GPU_LOST, "", {**named, "reason": gpu.down_reason}))
+            new_events.append((GPU_LOST, "", {**named, "reason": gpu.down_reason}))
         elif gpu.up and was_lost:
-            found.append((GPU_BACK, "", named))
+            new_events.append((GPU_BACK, "", named))
         for code, count in gpu.xid.counts.items():
             key = (gpu.identity.uuid, code)
             xids[key] = count
             new = count - before.xids.get(key, 0)
             if new > 0:
-                found.append((GPU_XID, "", {**named, "xid": str(code), "count": str(new)}))
+                new_events.append((GPU_XID, "", {**named, "xid": str(code), "count": str(new)}))
     present = {gpu.identity.uuid for gpu in reading.gpus}
     lost = {gpu.identity.uuid for gpu in reading.gpus if not gpu.up} | (before.lost - present)
     return frozenset(lost), xids
 
 
 def _allocations(
-    before: DetectorState, reading: AllocationReading, found: _Found
+    before: DetectorState, reading: AllocationReading, new_events: _NewEvents
 ) -> Mapping[AllocationKey, tuple[str, Details]]:
     now = {_key(allocation): allocation for allocation in reading.allocations}
     for key, allocation in now.items():
         if key not in before.held:
-            found.append((ALLOCATION_SEEN, allocation.account.user, _details(allocation)))
+            new_events.append((ALLOCATION_SEEN, allocation.account.user, _details(allocation)))
     for key, (user, details) in before.held.items():
         if key not in now:
-            found.append((ALLOCATION_GONE, user, details))
+            new_events.append((ALLOCATION_GONE, user, details))
     if now.keys() == before.held.keys():
         return before.held
     return {key: before.held.get(key) or (a.account.user, _details(a)) for key, a in now.items()}
@@ -227,7 +227,7 @@ def _details(allocation: Allocation) -> Details:
 
 
 def _quotas(
-    before: DetectorState, quotas: Mapping[str, HoldingQuota], reading: AllocationReading, found: _Found
+    before: DetectorState, quotas: Mapping[str, HoldingQuota], reading: AllocationReading, new_events: _NewEvents
 ) -> frozenset[str]:
     exceeded = set(before.exceeded & quotas.keys())
     for state in quota_states(quotas, reading):
@@ -235,11 +235,11 @@ def _quotas(
             continue
         (exceeded.add if state.exceeded else exceeded.discard)(state.user)
         details = {"used": f"{state.used:g}", "limit": f"{state.limit:g}"}
-        found.append((QUOTA_EXCEEDED if state.exceeded else QUOTA_KEPT, state.user, details))
+        new_events.append((QUOTA_EXCEEDED if state.exceeded else QUOTA_KEPT, state.user, details))
     return frozenset(exceeded)
 
 
-def _turns(before: DetectorState, reading: SharingReading, found: _Found) -> frozenset[str]:
+def _turns(before: DetectorState, reading: SharingReading, new_events: _NewEvents) -> frozenset[str]:
     revoked = {client.client_id: client for client in reading.clients if client.revoked}
     for id, client in revoked.items():
         if id not in before.revoked:
@@ -250,60 +250,64 @@ def _turns(before: DetectorState, reading: SharingReading, found: _Found) -> fro
                 "namespace": client.namespace,
                 "uuid": client.gpu_uuid,
             }
-            found.append((TURN_REVOKED, "", details))
+            new_events.append((TURN_REVOKED, "", details))
     return frozenset(revoked)
 
 
-def _leases(before: DetectorState, reading: LeasesReading, found: _Found) -> tuple[frozenset[str], frozenset[str]]:
+def _leases(
+    before: DetectorState, reading: LeasesReading, new_events: _NewEvents
+) -> tuple[frozenset[str], frozenset[str]]:
     """A trespasser concerns the user whose lease it is. A process that is on a GPU on and off is reported once."""
     users = {lease.request.id: lease.request.user for lease in reading.leases}
     trespassers = set()
-    for each in reading.trespassers:
-        details = _trespasser(each)
+    for trespasser in reading.trespassers:
+        details = _trespasser(trespasser)
         process = str(details["process"])
         trespassers.add(process)
         if process not in before.trespassers:
-            found.append((LEASE_TRESPASSER, users.get(each.lease_id, ""), details))
+            new_events.append((LEASE_TRESPASSER, users.get(trespasser.lease_id, ""), details))
     for reservation in reading.no_shows:
         if reservation.id not in before.released:
             details = {"reservation": reservation.id, "gpus": str(reservation.gpus), "reason": "not used"}
-            found.append((RESERVATION_RELEASED, reservation.user, details))
+            new_events.append((RESERVATION_RELEASED, reservation.user, details))
     current = {lease_process for lease_process in before.trespassers if lease_process.partition("/")[0] in users}
-    return frozenset(trespassers | current), frozenset(each.id for each in reading.no_shows) | before.released
+    return frozenset(trespassers | current), frozenset(
+        reservation.id for reservation in reading.no_shows
+    ) | before.released
 
 
-def _trespasser(each: Trespasser) -> Details:
+def _trespasser(trespasser: Trespasser) -> Details:
     return {
-        "lease": each.lease_id,
-        "slot": each.slot,
-        "process": f"{each.lease_id}/{each.pid}/{each.key.start_ticks if each.key else ''}",
-        "name": each.process_name,
-        "by": each.user,
+        "lease": trespasser.lease_id,
+        "slot": trespasser.slot,
+        "process": f"{trespasser.lease_id}/{trespasser.pid}/{trespasser.key.start_ticks if trespasser.key else ''}",
+        "name": trespasser.process_name,
+        "by": trespasser.user,
     }
 
 
-def _paused(before: DetectorState, reading: LeasesReading, found: _Found) -> Mapping[str, tuple[str, Details]]:
+def _paused(before: DetectorState, reading: LeasesReading, new_events: _NewEvents) -> Mapping[str, tuple[str, Details]]:
     """A pause concerns the trespasser's user. One that ended with the agent is reported by the next agent."""
     now = {}
-    for each in reading.trespassers:
-        details = _trespasser(each)
-        if each.paused:
-            now[str(details["process"])] = (each.user, details)
-    found.extend((TRESPASSER_PAUSED, *now[process]) for process in now if process not in before.paused)
-    found.extend((TRESPASSER_RESUMED, *row) for process, row in before.paused.items() if process not in now)
+    for trespasser in reading.trespassers:
+        details = _trespasser(trespasser)
+        if trespasser.paused:
+            now[str(details["process"])] = (trespasser.user, details)
+    new_events.extend((TRESPASSER_PAUSED, *now[process]) for process in now if process not in before.paused)
+    new_events.extend((TRESPASSER_RESUMED, *row) for process, row in before.paused.items() if process not in now)
     return before.paused if now.keys() == before.paused.keys() else now
 
 
-def _mps(before: DetectorState, reading: MpsReading, found: _Found) -> frozenset[str]:
+def _mps(before: DetectorState, reading: MpsReading, new_events: _NewEvents) -> frozenset[str]:
     """Each event of the daemons once."""
     for event in reading.events:
         if event.id not in before.mps:
             details: Details = {"gpu": event.gpu, "uuid": event.gpu_uuid, "sentence": event.sentence}
-            found.append((_MPS[event.kind], event.user, details))
+            new_events.append((_MPS[event.kind], event.user, details))
     return frozenset(event.id for event in reading.events)
 
 
-def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> frozenset[str]:
+def _parking(before: DetectorState, reading: ParkingReading, new_events: _NewEvents) -> frozenset[str]:
     """Each event of parking once."""
     for event in reading.events:
         if event.id not in before.parking:
@@ -316,17 +320,19 @@ def _parking(before: DetectorState, reading: ParkingReading, found: _Found) -> f
                 "sentence": event.sentence,
                 **({"reason": event.why} if event.why else {}),
             }
-            found.append((_PARKING[event.kind], event.user, details))
+            new_events.append((_PARKING[event.kind], event.user, details))
     return frozenset(event.id for event in reading.events)
 
 
-def _idle(before: DetectorState, reading: IdleReading, found: _Found) -> frozenset[str]:
+def _idle(before: DetectorState, reading: IdleReading, new_events: _NewEvents) -> frozenset[str]:
     """Each event of the escalation once, oldest first."""
-    found += [(each.type, each.user, each.details) for each in reversed(reading.events) if each.id not in before.idle]
-    return frozenset(each.id for each in reading.events)
+    new_events += [
+        (event.type, event.user, event.details) for event in reversed(reading.events) if event.id not in before.idle
+    ]
+    return frozenset(event.id for event in reading.events)
 
 
-# Our own event log: one JSON line for each event, in DS01's format, written off the event loop.
+# Our own event log: one JSON line for event event, in DS01's format, written off the event loop.
 #
 # A daemon thread reads the existing log and appends new events. If the disk fails, the last events stay in memory.
 # A log that has grown long is renamed; one older log is kept.

@@ -164,8 +164,8 @@ class Batch:
         totals: dict[OwnerKey, Amounts] = {}
         for (_, _, account), amounts in self.usage.items():
             key = OwnerKey(account.kind, account.owner, account.namespace)
-            known = totals.get(key)
-            totals[key] = amounts if known is None else known.plus(amounts)
+            before = totals.get(key)
+            totals[key] = amounts if before is None else before.plus(amounts)
         return totals
 
 

@@ -96,8 +96,8 @@ def queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Resu
         with closing(_connected(path)) as connection:
             return query(connection)
     except SQLITE_ERRORS as error:
-        found = from_sqlite(error)
-        raise LedgerError(found.reason, f"{path}: {found}") from error
+        ours = from_sqlite(error)
+        raise LedgerError(ours.reason, f"{path}: {ours}") from error
 
 
 def _connected(path: Path) -> sqlite3.Connection:
