@@ -82,6 +82,7 @@ FILTERED = {
 }
 HIDDEN = {
     "device_plugin",
+    "job_hosts",
     "node_faults",
     "docker",
     "podman",
@@ -154,14 +155,15 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "uuid index present running request_queue wait_queue running_memory_bytes "
         "running_managed_bytes running_managed_peak_bytes total_memory_bytes total_memory_measured "
         "safe_limit_bytes overloaded way way_reason quantum_left_s busy_seconds drop_lock wait_for_mem "
-        "mem_available wait_seconds turn_seconds drain_seconds gain_ratio coarse"
+        "mem_available wait_seconds turn_seconds drain_seconds slot gain_ratio coarse"
     ),
     ClientSharing: (
         "client_id pod namespace gpu_uuid gpu_index protocol_version pid uid gid standing revoked "
         "pending_drop turn_s turns wait allocated_bytes allocated_peak_bytes nvml_bytes "
         "overhead_bytes need_bytes memory_quota_bytes memory_quota_source core_quota_percent "
         "core_quota_effective_percent core_quota_source window_usage_s window_limit_s throttled debt_s "
-        "billed_s demand_ratio over_claimed name program processes held_up"
+        "billed_s demand_ratio over_claimed name program processes held_up "
+        "sharing_class class_source holds_back"
     ),
     Turn: "id client_id label uid start_wall_s end_wall_s",
     LeasesReading: "off_reason slots leases waiting reservations trespassers no_shows counters recorded clients mps "
