@@ -34,10 +34,13 @@ def node() -> Iterator[SharedNode]:
         yield made
 
 
+# What programs open as they start: the device files of a fake GPU, and the driver's library.
+FILES = ("nvidiactl", "nvidia-uvm", "nvidia0", "libcuda.so.1")
+
+
 def device_files(directory: Path) -> Path:
-    """The device files of a fake GPU, which programs open as they start."""
     directory.mkdir()
-    for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
+    for name in FILES:
         (directory / name).touch()
         (directory / name).chmod(0o666)
     return directory
@@ -142,7 +145,7 @@ def test_a_program_with_device_files_of_its_own_waits_too(node: SharedNode) -> N
     gpu = FullGpu(node)
     gpu.wait_until_watched()
     files = node.run / "dev"
-    own = f"mount -t tmpfs none {files} && touch {files}/nvidiactl {files}/nvidia-uvm {files}/nvidia0 && sleep 1"
+    own = f"mount -t tmpfs none {files} && cd {files} && touch {' '.join(FILES)} && sleep 1"
     inside = ("unshare", "--mount", "sh", "-c", f'{own} && exec "$0" "$@"')
     newcomer = gpu.program_of(gpu.spawn(128 * MIB, prefix=inside))
     assert newcomer.gpu_bytes == 128 * MIB

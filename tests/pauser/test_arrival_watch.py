@@ -35,14 +35,17 @@ for _ in sys.stdin:
 
 
 class Watched:
-    """The candidates of a watch, in the order in which they were found. None of them is held."""
+    """The candidates of a watch, in the order in which they were found. None of them is held. `gpu_of` has the GPU of
+    each that was found."""
 
     def __init__(self, directory: Path) -> None:
         self._candidates: queue.Queue[int] = queue.Queue()
         self._seen: list[int] = []
+        self.gpu_of: dict[int, Callable[[], str | None]] = {}
         self._watch = ArrivalWatch(self._hold, directory)
 
     def _hold(self, key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
+        self.gpu_of[key.pid] = gpu_of
         self._candidates.put(key.pid)
         return False
 
@@ -100,6 +103,18 @@ def test_a_child_of_a_program_that_only_reads_the_gpu_is_new(directory: Path, wa
         watched.seen_before(new.pid)
     for file in files:
         os.close(file)
+
+
+def test_a_monitor_is_not_held(directory: Path, watched: Watched) -> None:
+    """It opens the same files, and the driver would lock it: only the library of CUDA makes the difference."""
+    library = directory / "libcuda.so.1"
+    library.write_bytes(b"\0" * 4096)
+    watched.begin()
+    with program(directory) as monitor, program(directory, str(library)) as new:
+        watched.seen_before(monitor.pid)
+        watched.seen_before(new.pid)
+        assert watched.gpu_of[monitor.pid]() == ""
+        assert watched.gpu_of[new.pid]() == "GPU-0"
 
 
 def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, watched: Watched) -> None:

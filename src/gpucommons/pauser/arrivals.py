@@ -229,7 +229,7 @@ class ArrivalWatch:
         terms, opened = self._terms, self._opened(key.pid)
         if terms is None or opened is None:
             return None
-        if not opened.gpus:
+        if not opened.gpus or not self._has_cuda(key.pid):
             return ""
         number = chosen_gpu(opened.gpus, self._visible_devices(key.pid), terms.gpus)
         return terms.gpus[number] if number is not None and number in terms.short else None
@@ -269,7 +269,8 @@ class ArrivalWatch:
         return opened_files(pid, self._directory, self._procfs)
 
     def _has_cuda(self, pid: int) -> bool:
-        """Whether a process that has the memory manager's file open has CUDA, or only NVML, which opens it, too."""
+        """Whether a process that has a GPU's files open has CUDA, or only NVML. Both open the same ones, and the driver
+        locks either: nvidia-smi and other monitors need no room."""
         try:
             return _CUDA_LIBRARY in (self._procfs / str(pid) / "maps").read_bytes()
         except OSError:

@@ -33,6 +33,8 @@ _SHORT_CALL_S: Final = 0.2
 # A new program: it has no work submitted, and is not ready for some milliseconds.
 _HOLD_TIMEOUT_MS: Final = 200
 _HOLD_AGAIN_S: Final = 0.002
+# How often it is looked whether a process that has opened a GPU's files uses CUDA: 10 ms before the lock may succeed.
+_HOLD_LOOK_S: Final = 0.005
 # Whatever else the driver answers while a program starts may pass.
 _NOT_TO_BE_HELD: Final = frozenset({Code.NOT_SUPPORTED, Code.WRONG_STATE})
 # How long a program that yields to another may take to stop: later than this, it is not worth it. It is tried again
@@ -313,8 +315,12 @@ class Pauses:
         while failed is not None and failed.code not in _NOT_TO_BE_HELD and time.monotonic() < until_s:
             if hold.revoked:
                 break
-            if has_ended(key) or gpu_of() is None or self._looks.why_not(key, every_thread=False) is not None:
+            gpu = gpu_of()
+            if has_ended(key) or gpu is None or self._looks.why_not(key, every_thread=False) is not None:
                 break
+            if not gpu:
+                time.sleep(_HOLD_LOOK_S)
+                continue
             with self._looks.call(key, timeout_s, lambda found: self._give_up(hold, found, _no_answer)):
                 failed = self._backend.lock(key.pid, _HOLD_TIMEOUT_MS)
             if failed is not None:
