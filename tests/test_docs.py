@@ -12,6 +12,7 @@ from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS, metrics_page
 from gpucommons.faces.web.routes.pages import glossary_document
+from gpucommons.model.sharing import SharingClass
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -43,17 +44,27 @@ def test_the_settings_on_the_page_about_sharing_are_valid(tmp_path: Path) -> Non
     """An indented block that begins with a section is TOML."""
     page = (DOCS / "sharing.md").read_text()
     blocks = re.findall(r"(?:^    \[\w+\]\n(?:^    .+\n)+)", page, re.MULTILINE)
-    assert len(blocks) == 2
-    file = tmp_path / "gpucommons.toml"
-    file.write_text("".join(block.replace("\n    ", "\n").removeprefix("    ") for block in blocks))
-    settings = load(file, {}, {}).settings
-    check_scheduler(settings.scheduler)
-    check_rules(settings)
+    assert len(blocks) == 3
+    settings, classes = (_settings_of(text, tmp_path) for text in ("".join(blocks[:2]), blocks[2]))
     assert settings.scheduler.share_programs == "all"
     rules = {rule.name: rule for rule in program_rules(settings)}
     assert rules.keys() == {"students", "course", "serving"}
     assert rules["students"].quota.core_percent == 25
     assert not rules["serving"].share
+    assert [rule.quota.sharing_class for rule in program_rules(classes)] == [
+        SharingClass.LATENCY,
+        SharingClass.BACKGROUND,
+    ]
+
+
+def _settings_of(indented: str, directory: Path) -> Settings:
+    """Of an indented block, checked."""
+    file = directory / "gpucommons.toml"
+    file.write_text(indented.replace("\n    ", "\n").removeprefix("    "))
+    settings = load(file, {}, {}).settings
+    check_scheduler(settings.scheduler)
+    check_rules(settings)
+    return settings
 
 
 def test_the_settings_of_every_recipe_are_valid(tmp_path: Path) -> None:

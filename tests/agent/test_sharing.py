@@ -46,13 +46,15 @@ VARIABLES = {
 }
 # These open one program's listener, so they have a key for each program.
 LISTENER_VARIABLES = {"METRICS_ENABLE", "METRICS_ADDR"}
+# Of the device plugins: each resource has its own number of shares.
+PLUGIN_VARIABLES = {"VIRTUAL_DEVICES"}
 
 
 def test_the_table_has_every_variable() -> None:
     aliases = {alias for key in keys() for alias in key.guards["aliases"]}
     for prefix in ("NVSHARE_", "XPUSHARE_"):
         found = {alias.removeprefix(prefix) for alias in aliases if alias.startswith(prefix)}
-        assert found == VARIABLES.keys() | LISTENER_VARIABLES, prefix
+        assert found == VARIABLES.keys() | LISTENER_VARIABLES | PLUGIN_VARIABLES, prefix
 
 
 @pytest.mark.parametrize("name", VARIABLES)

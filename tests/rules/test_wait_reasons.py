@@ -28,6 +28,7 @@ SENTENCES = [
         0.5,
         "another owner has the turn: together, an owner would get less than its share",
     ),
+    (WaitReason.BACKGROUND, 0.5, "it is of class background, and another program uses the GPU"),
     (WaitReason.READY, 0.5, "about to run"),
 ]
 
@@ -54,9 +55,7 @@ def waiting_for(reason: WaitReason, demand_ratio: float | None) -> tuple[Sharing
 
 
 @pytest.mark.parametrize(("reason", "demand_ratio", "sentence"), SENTENCES)
-def test_all_faces_print_the_sentence(
-    reason: WaitReason, demand_ratio: float | None, sentence: str, page: Page
-) -> None:
+def test_all_faces_print_the_sentence(reason: WaitReason, demand_ratio: float | None, sentence: str) -> None:
     sharing, client = waiting_for(reason, demand_ratio)
     assert wait_sentence(client) == sentence
     api = Played()

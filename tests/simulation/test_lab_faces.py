@@ -64,6 +64,7 @@ EMPTY = {
     "node_hwmon_power": "the power meter has only an average",
     "gpucommons_sharing_gain_ratio": "its scheduler is in serial mode, which measures no gain",
     "gpucommons_sharing_programs": "its clients carry nvshare's library",
+    "gpucommons_sharing_class_programs": "likewise",
     "gpucommons_parking_": "likewise: only programs without it are parked",
     "gpucommons_pauser_": "likewise: only programs without it are paused",
     "gpucommons_vgpu_allocation_ratio_ok": "the device plugin sets the number of shares, not a file",
