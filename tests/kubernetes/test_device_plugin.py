@@ -1,6 +1,7 @@
 """The device plugin against a kubelet's device manager: registration, lists, allocations, restarts of the kubelet."""
 
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import grpc.aio
@@ -35,10 +36,10 @@ def plugin(directory: Path, *resources: ShareResource) -> DevicePlugin:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    made = tmp_path / "plugins"
-    made.mkdir()
-    return made
+def directory() -> Iterator[Path]:
+    """Short: the path of a socket has at most 107 bytes, and that of tmp_path has the name of the test."""
+    with tempfile.TemporaryDirectory(prefix="gpucommons-") as made:
+        yield Path(made)
 
 
 @in_event_loop
@@ -124,6 +125,19 @@ async def test_without_a_kubelet_the_source_is_absent(directory: Path) -> None:
 
     async with following(served):
         assert "no kubelet socket" in str(await eventually_absent(served))
+
+
+@in_event_loop
+async def test_a_directory_whose_path_is_too_long_for_sockets_is_reported(directory: Path) -> None:
+    deep = directory / ("d" * 107)
+    deep.mkdir()
+    (deep / "kubelet.sock").touch()
+    served = plugin(deep, _GPU)
+
+    async with following(served):
+        failure = str(await eventually_fails(served, "settings"))
+    assert str(deep / _GPU.socket_name) in failure
+    assert "the path is longer than 107 bytes; use a shorter path" in failure
 
 
 @in_event_loop

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gpucommons.base.address import AddressError, parse_unix_address
 from gpucommons.base.backoff import Backoff
 from gpucommons.base.protobuf import BrokenMessage
 from gpucommons.kubernetes import messages
@@ -146,7 +147,9 @@ class DevicePlugin:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
         path = self._directory / resource.socket_name
         try:
-            server.add_insecure_port(f"unix:{path}")
+            server.add_insecure_port(str(parse_unix_address(f"unix:{path}")))
+        except AddressError as error:
+            raise SourceError("settings", f"cannot create a socket for the kubelet: {error}") from None
         except RuntimeError:
             raise SourceError("denied", f"cannot create {path}: run the agent as root") from None
         await server.start()
