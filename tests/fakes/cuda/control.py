@@ -178,8 +178,8 @@ class FakeCuda:
         """Start a program without waiting for it. With `device_files` it may end with OUT_OF_MEMORY_STATUS."""
         arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
         environment = {} if self.device_files is None else {"FAKE_DEVICE_FILES": str(self.device_files)}
-        # In a process group of its own, as shells and batch systems start programs. That of the tests may have no parent
-        # in its session, and SIGTSTP stops nothing in such a group.
+        # In a process group of its own, as shells and batch systems start programs. That of the tests may have no
+        # parent in its session, and SIGTSTP stops nothing in such a group.
         return subprocess.Popen([*prefix, *arguments], user=uid, env={**os.environ, **environment}, process_group=0)
 
     def _pids(self) -> Iterator[int]:
