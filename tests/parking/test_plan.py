@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpucommons.model.host import GIB, HostMemory
-from gpucommons.scheduler.parking.plan import plan
+from gpucommons.scheduler.parking.plan import can_have_room, plan
 from gpucommons.scheduler.parking.values import (
     DeviceRoom,
     ParkRefusal,
@@ -254,8 +254,12 @@ programs = st.builds(
     asked=st.booleans(),
     wakes_since_s=st.none() | times,
     for_turn=st.booleans(),
-    made_for=st.sampled_from(["", "need"]),
+    made_for=st.sampled_from(["", "need", "arrival:0", "arrival:1"]),
+    touched=st.booleans(),
+    is_latency=st.booleans(),
 )
+kept = st.dictionaries(st.sampled_from(DEVICES), sizes)
+# Of leases and clients, and of programs that are held until they have room.
 needs = st.builds(
     RoomNeed,
     st.lists(st.sampled_from(DEVICES), min_size=1, unique=True).map(tuple),
@@ -263,6 +267,20 @@ needs = st.builds(
     times,
     st.integers(1, 2),
     st.just("need"),
+    kept,
+    st.none(),
+    st.just(frozenset()),
+)
+arrivals = st.builds(
+    RoomNeed,
+    st.sampled_from(DEVICES).map(lambda device: (device,)),
+    sizes,
+    times,
+    st.just(1),
+    st.just(""),
+    kept,
+    st.sampled_from([0.0, 30.0, 120.0]),
+    st.frozensets(st.sampled_from(["p0", "p1", "p2"])),
 )
 situations = st.builds(
     ParkSituation,
@@ -271,17 +289,27 @@ situations = st.builds(
     st.none() | st.builds(HostMemory, st.just(128 * GIB), sizes),
     st.builds(
         RoomClaims,
-        st.lists(needs, max_size=3).map(tuple),
+        st.builds(
+            lambda leases, held: (*leases, *(need._replace(id=f"arrival:{n}") for n, need in enumerate(held))),
+            st.lists(needs, max_size=2),
+            st.lists(arrivals, max_size=2),
+        ),
         st.dictionaries(st.sampled_from(DEVICES), sizes),
     ),
     st.just(300.0),
     st.dictionaries(st.sampled_from(DEVICES), st.dictionaries(st.sampled_from(["p0", "p1", "p2", "need"]), times)),
+    st.frozensets(st.sampled_from(DEVICES)),
 )
 terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.booleans(), st.floats(0, 50), times)
 
 
+HELD = RoomNeed(("a",), 60 * GIB, 1.0, id="arrival:0", idle_after_s=30.0)
+MOVING = replace(IDLE, key="moving", stage=ParkStage.PARKING, memory={"a": 10 * GIB}, made_for="arrival:0")
+
+
 @given(terms, situations)
 @example(TERMS, ParkSituation((IDLE, PARKED), {"a": DeviceRoom(0, 9.0)}, HOST, now_s=10.0))
+@example(TERMS, ParkSituation((IDLE, MOVING), {"a": DeviceRoom(GIB, 9.0)}, HOST, RoomClaims((HELD,)), 10.0))
 def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
     found = plan(given_terms, at)
     by_key = {program.key: program for program in at.programs}
@@ -296,29 +324,63 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
             promised = at.claims.promised.get(device, 0)
             needed = program.memory[device] + promised + given_terms.gpu_reserve_bytes
             assert needed <= room.free_bytes, "never more than fits"
+            assert program.touched or device not in at.settling, "a program starts there"
             assert program.wakes_since_s is not None
             for other in at.programs:
                 if other.stage is ParkStage.PARKED and other.wakes_since_s is not None and device in other.memory:
-                    assert program.wakes_since_s <= other.wakes_since_s, "the longest waiter first"
+                    assert program.wakes_since_s <= other.wakes_since_s or may_be_passed(given_terms, at, other), (
+                        "the longest waiter first"
+                    )
     assert all(program.stage is ParkStage.PARKED for program in waking)
     waiting = {p.key for p in at.programs if p.stage is ParkStage.PARKED and p.wakes_since_s is not None}
     assert waiting == set(found.wake) | found.waits.keys(), "who waits is brought back or has a reason"
 
-    moving = [program for program in at.programs if program.stage is ParkStage.PARKING]
-    assert len(found.park) + len(moving) <= 1 or not found.park
+    assert len(found.park) <= 1
+    assert found.made_for.keys() <= set(found.park)
     for program in (by_key[key] for key in found.park):
-        assert program.stage is ParkStage.RESIDENT
-        assert program.obstacle is None, "never park what cannot come back"
-        assert at.host is not None
-        reserve = max(4 * GIB, at.host.total_bytes * given_terms.host_reserve_percent / 100)
-        assert program.bytes <= max(0, at.host.available_bytes - reserve) + 1, "never more than host memory allows"
-        assert program.container_room_bytes is None or program.bytes <= program.container_room_bytes
+        check_parked(given_terms, at, program, found.made_for.get(program.key, ""))
         if not program.asked:
             idle = 0 < given_terms.idle_after_s <= program.idle_s
-            assert idle or given_terms.oversubscribe
-            since_s = program.resident_since_s
-            assert since_s is None or at.now_s - since_s >= given_terms.min_residence_s, "no flapping"
             waiters = bool(waiting - set(found.wake))
             assert (given_terms.eager and idle) or at.claims.needs or waiters, "something needs the room"
     assert all(by_key[key].asked for key in found.refused)
     assert not set(found.refused) & set(found.park)
+
+
+def may_be_passed(given_terms: ParkTerms, at: ParkSituation, waiter: PlannedProgram) -> bool:
+    """Its user does not use it and a program starts on its GPU, or host memory cannot hold those in its place."""
+    settles = not waiter.touched and not at.settling.isdisjoint(waiter.memory)
+    return settles or (given_terms.oversubscribe and not can_have_room(given_terms, at, waiter))
+
+
+def check_parked(given_terms: ParkTerms, at: ParkSituation, program: PlannedProgram, made_for: str) -> None:
+    assert program.stage is ParkStage.RESIDENT
+    assert program.obstacle is None, "never park what cannot come back"
+    moving = [one for one in at.programs if one.stage is ParkStage.PARKING]
+    held = {need.id: need for need in at.claims.needs if need.idle_after_s is not None}
+    if moving:
+        assert len(moving) == 1, "never more than two at once"
+        assert moving[0].made_for in held, "two at once only where both make room for programs that are held"
+        assert made_for in held, "two at once only where both make room for programs that are held"
+    assert at.host is not None
+    reserve = max(4 * GIB, at.host.total_bytes * given_terms.host_reserve_percent / 100)
+    budget = max(0, at.host.available_bytes - reserve) + 1
+    assert program.bytes + sum(one.bytes for one in moving) <= budget, "never more than host memory allows"
+    assert program.container_room_bytes is None or program.bytes <= program.container_room_bytes
+    if made_for in held:
+        need = held[made_for]
+        assert need.idle_after_s is not None
+        assert 0 < need.idle_after_s <= program.idle_s, "only idle programs make room for a newcomer"
+        assert not program.is_latency
+        assert program.key not in need.spared
+        (device,) = need.devices
+        assert device in program.memory, "it makes room where it is needed"
+        coming = sum(one.memory.get(device, 0) for one in moving)
+        missing = (need.bytes or 0) + need.kept.get(device, 0) - at.rooms[device].free_bytes - coming
+        assert missing > 0, "it has its room"
+    elif not program.asked:
+        idle = 0 < given_terms.idle_after_s <= program.idle_s and not program.is_latency
+        assert idle or given_terms.oversubscribe
+    if made_for in held or not program.asked:
+        since_s = program.resident_since_s
+        assert since_s is None or at.now_s - since_s >= given_terms.min_residence_s, "no flapping"

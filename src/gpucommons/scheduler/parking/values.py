@@ -120,7 +120,8 @@ class RoomNeed(NamedTuple):
     `id` is the request for a lease, the name of the client or the key of the program. `kept` is free memory of each
     device that it cannot have: a lease does not get what other leases declared, whether they use it or not.
     `idle_after_s`: programs that were idle for so long make room for it, as far as they can, and no others; None: those
-    of `ParkTerms`, if they make all of the room. `spared` are keys of programs that do not.
+    of `ParkTerms`, if they make all of the room. Such a need has one device. `spared` are keys of programs that make
+    none.
     """
 
     devices: tuple[str, ...]
