@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpucommons.base.periods import parse_period
-from gpucommons.base.text import Printable, printable_lines
+from gpucommons.base.text import Printable, parse_decimal, printable_lines
 from gpucommons.cli.agent_files import readable_file
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.fleet import PrometheusUrl
@@ -150,7 +150,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
 def _nodes_of_job(reader: Reader, id: str, prometheus: str | None) -> "dict[str, NodeUse]":
     """What a Slurm job used on all of its nodes, where a Prometheus is known. It is asked only for Slurm's jobs."""
     known = prometheus or load_settings(reader.config, {}).settings.fleet.prometheus_url
-    if not id.isdecimal() or not known:
+    if parse_decimal(id) is None or not known:
         return {}
     from gpucommons.cli.slurm import nodes_of_job
 

@@ -131,19 +131,20 @@ def gpu_indices(text: str, gpu_count: int) -> list[int]:
     found: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
+        low, high = _parse_decimal(first), _parse_decimal(last or first)
+        if low is None or high is None:
             return []
-        found += range(int(first), int(last or first) + 1)
+        found += range(low, high + 1)
     return sorted({index % gpu_count if gpu_count else index for index in found})
 
 
 def _jobs_on(gpus: frozenset[int], directory: str, but: int) -> set[int]:
     """The other jobs of which the prolog wrote that they have one of these GPUs."""
     try:
-        names = [int(name) for name in os.listdir(directory) if name.isdecimal()]
+        jobs = [job for job in map(_parse_decimal, os.listdir(directory)) if job is not None]
     except OSError:
         return set()
-    return {job for job in names if job != but and gpus.intersection(gpus_in_file(f"{directory}/{job}"))}
+    return {job for job in jobs if job != but and gpus.intersection(gpus_in_file(f"{directory}/{job}"))}
 
 
 def gpus_in_file(path: str) -> list[int]:
@@ -162,7 +163,12 @@ def _suspended(path: str) -> dict[int, tuple[str, str]]:
             rows = [line.rstrip("\n").split(" ", 2) for line in file]
     except OSError:
         return {}
-    return {int(row[0]): (row[1], row[2]) for row in rows if len(row) == 3 and row[0].isdecimal()}
+    return {job: (row[1], row[2]) for row in rows if len(row) == 3 and (job := _parse_decimal(row[0])) is not None}
+
+
+def _parse_decimal(text: str) -> int | None:
+    """As `parse_decimal` of base/text.py, which is not imported here."""
+    return int(text) if 0 < len(text) <= 20 and not text.strip("0123456789") else None
 
 
 def _job_id(environment: Mapping[str, str]) -> int:

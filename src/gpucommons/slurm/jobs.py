@@ -118,8 +118,8 @@ def _shards(gres: str) -> Mapping[int, int]:
             gpus = list(_indices(place.removeprefix("IDX:")))
             return {gpu: int(count) // len(gpus) for gpu in gpus} if gpus else {}
         # From Slurm 23.02 on: the shards in use of those on each GPU, (2/4,0/4).
-        used = [each.partition("/")[0] for each in place.split(",")]
-        return {gpu: int(each) for gpu, each in enumerate(used) if each.isdecimal() and int(each)}
+        used = [parse_decimal(each.partition("/")[0]) for each in place.split(",")]
+        return {gpu: shards for gpu, shards in enumerate(used) if shards}
     return {}
 
 

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import Literal
 
 from gpucommons.base.http_client import get_json
+from gpucommons.base.text import parse_decimal
 from gpucommons.model.events import Alert, AlertsReading
 from gpucommons.sources.source import SourceError
 
@@ -60,7 +61,7 @@ class OwnNode:
 
 def _short(name: str) -> str:
     """gpu1.example.org and gpu1 are one host. An address is not shortened."""
-    return name if name.replace(".", "").isdecimal() else name.lower().partition(".")[0]
+    return name.lower().partition(".")[0] if parse_decimal(name.replace(".", "")) is None else name
 
 
 class AlertmanagerSource:

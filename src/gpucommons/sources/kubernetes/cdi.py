@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.text import parse_decimal
 from gpucommons.sources.source import items, mapping, text
 
 CDI_KIND: Final = "nvidia.com/gpu"
@@ -34,8 +35,9 @@ def cdi_uuids(directories: Sequence[Path]) -> frozenset[str]:
 def runtime_has_cdi(version: str) -> bool:
     """Whether a runtime takes CDI devices from the kubelet by default: `containerd://2.0.1`, `cri-o://1.31.0`."""
     name, _, number = version.partition("://")
-    parts = number.lstrip("v").split(".")
+    major, _, rest = number.lstrip("v").partition(".")
+    found = parse_decimal(major), parse_decimal(rest.partition(".")[0])
     least = {"containerd": (2, 0), "cri-o": (1, 28)}.get(name)
-    if least is None or len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+    if least is None or found[0] is None or found[1] is None:
         return False
-    return (int(parts[0]), int(parts[1])) >= least
+    return (found[0], found[1]) >= least
