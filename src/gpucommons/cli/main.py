@@ -35,7 +35,7 @@ _COMMANDS: Final = {
     "report": "Report GPU-hours held, active and idle, memory, energy, efficiency and cost, from the ledger.",
     "events": "Show events: GPUs lost and back, XIDs, allocations seen and gone, quotas, revoked turns.",
     "sample": "Print one sample of this node, within 3 seconds.",
-    "check_config": "Check a configuration file and print the values in force.",
+    "check_config": "Check a configuration file: every mistake, or what differs from the defaults.",
     "stress": "Keep a GPU busy at a chosen utilisation, to test alerts.",
     "park": "Move the GPU memory of programs to host memory, without ending them: your own, or as an admin all users'.",
     "wake": "Bring parked programs back to their GPU, as soon as it has the room: your own, or as an admin all users'.",
