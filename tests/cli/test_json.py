@@ -20,6 +20,13 @@ WITHOUT_JSON = {
     "completion": "a script for a shell",
     "stack logs": "the lines of other programs",
     "stack build": "the progress of docker build",
+    "slurm prolog": "a hook: Slurm discards what it prints",
+    "slurm epilog": "a hook: Slurm discards what it prints",
+    "slurm task-prolog": "a hook: Slurm reads its lines",
+    "slurm health": "a hook: Slurm discards what it prints",
+    "slurm admin-comment": "a hook: it writes the comments of a job, one of which is JSON",
+    "slurm targets": "its only output is JSON, in the format of Prometheus",
+    "slurm config": "lines of slurm.conf and gres.conf, and scripts",
 }
 
 
