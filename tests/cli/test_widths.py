@@ -24,6 +24,8 @@ from running import RunningAgent, command, running_agent
 from terminal import in_terminal, without_escapes
 from waiting import until
 
+# The exit status of `gpus` where a GPU of the node is lost.
+GPU_IS_LOST = 1
 WIDTHS = (80, 100, 140, 200)
 LONG_ID = "3f1a5c7e9b2d4f6a8c0e1d3b5f7a9c2e4d6f8a0b1c3e5d7f9a2b4c6d8e0f1a3b"
 
@@ -147,15 +149,15 @@ def test_a_pipe_gets_every_column_in_full(agent: RunningAgent) -> None:
     assert "STATE" in narrow
 
 
-def csv_of(agent: RunningAgent, *arguments: str) -> list[dict[str, str]]:
+def csv_of(agent: RunningAgent, *arguments: str, status: int = 0) -> list[dict[str, str]]:
     done = command(*arguments, "--format", "csv", "--connect", agent.url)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (status, "")
     return list(csv.DictReader(io.StringIO(done.stdout)))
 
 
 def test_csv_has_exact_values_and_json_is_the_document(agent: RunningAgent) -> None:
     gpus = json.loads(agent.get("/api/v1/gpus")[1])["gpus"]["by_uuid"]
-    rows = {row["uuid"]: row for row in csv_of(agent, "gpus")}
+    rows = {row["uuid"]: row for row in csv_of(agent, "gpus", status=GPU_IS_LOST)}
     assert set(rows) == {*gpus, *(mig for gpu in gpus.values() for mig in gpu["mig"])}
     hot = next(uuid for uuid, gpu in gpus.items() if gpu["index"] == HOT_GPU)
     assert int(rows[hot]["memory_total_bytes"]) == gpus[hot]["memory_total_bytes"]
@@ -171,6 +173,7 @@ def test_csv_has_exact_values_and_json_is_the_document(agent: RunningAgent) -> N
     for name in ("gpus", "who", "free", "allocations", "report", "events"):
         done = command(name, "--format", "json", "--connect", agent.url)
         assert json.loads(done.stdout)["simulated"] == "faults"
+        assert done.returncode == (GPU_IS_LOST if name == "gpus" else 0), name
 
 
 def test_what_is_empty_says_so_in_a_terminal(agent: RunningAgent) -> None:
@@ -221,6 +224,7 @@ def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, column
                 "mps": False,
                 "sm_percent": None,
                 "since_unix_s": 0.0,
+                "ends_unix_s": 7300.0,
                 "trespassers": [{"user": "bob", "pid": 4711, "paused": False, "not_paused_because": "it is exempt"}],
             }
         },
@@ -242,6 +246,7 @@ def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, column
     assert "13 min" in shown[4]
     in_full = ["".join(span.text for span in line) for line in queue_lines(queue, 100.0, None)]
     assert "from tomorrow on" in in_full[4]
+    assert "  in 2 h  " in in_full[1], "the lease ends"
 
 
 def test_report_speaks_of_hours_and_kilowatt_hours(
