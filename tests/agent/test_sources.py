@@ -6,8 +6,16 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from gpucommons.agent.kubernetes import kubernetes_part
 from gpucommons.agent.sources import agent_sources
-from gpucommons.config.settings import AlertsSettings, DcgmSettings, Settings, VgpuSettings
+from gpucommons.config.settings import (
+    AlertsSettings,
+    DcgmSettings,
+    KubernetesSettings,
+    Settings,
+    SlurmSettings,
+    VgpuSettings,
+)
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import UsersReading
 from gpucommons.simulation.scenario import Scenario
@@ -17,6 +25,8 @@ from gpucommons.sources.source import Source
 EVERYTHING = Settings(
     alerts=AlertsSettings(alertmanager_url="http://127.0.0.1:1"),
     dcgm=DcgmSettings(hpc_job_mapping_dir="/nowhere"),
+    kubernetes=KubernetesSettings(shares_per_gpu=2, report_faults="condition"),
+    slurm=SlurmSettings(job_directory="/nowhere"),
     vgpu=VgpuSettings(allocation_file="/nowhere/ratio"),
 )
 # Made by the accounts and the scheduler, or derived from other readings.
@@ -38,7 +48,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc"
 
 
 def sources(scenario: Scenario | None = None) -> list[Source]:
-    return agent_sources(EVERYTHING, scenario)[0]
+    part = kubernetes_part(EVERYTHING)
+    assert part is not None
+    return agent_sources(EVERYTHING, scenario, part.sources())[0]
 
 
 @linux
