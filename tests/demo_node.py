@@ -395,6 +395,7 @@ class DemoNode:
                 for slot in range(self._slots(index))
             ),
             mig_enabled=index == 4,
+            mig_slices=7 if index == 4 else None,
             mig=tuple(_mig(identity.uuid, busy)) if index == 4 else (),
             xid=XidRecord(True, {63: 2}, 63, self.start_wall_s - 900) if index == 3 else XidRecord(True),
         )
