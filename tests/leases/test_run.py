@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -252,7 +253,9 @@ def test_the_next_in_line_runs_when_a_slot_is_free_and_cancel_ends_both(shared_l
         first, second = lab.queue()["waiting"]
         status, out, _ = lab.command("cancel", second)
         assert (status, out) == (0, f"request {second} of root is cancelled\n")
-        assert lab.command("queue")[1].count("every GPU that fits is in use") == 1
+        (row,) = lab.queue()["waiting"].values()
+        assert (row["cause"], len(row["blockers"])) == ("busy", 17), "each GPU and MIG device, with or without a lease"
+        assert lab.command("queue")[1].count(" is held by ") == 1
         assert lab.command("cancel", lease, "--json")[0] == 0
         until(lambda: all(waiter.poll() is not None for waiter in waiters), "both have ended")
         assert sorted(waiter.returncode for waiter in waiters) == [0, 75]
@@ -404,8 +407,11 @@ class Terminal:
         self.text = ""
 
     def expect(self, words: str) -> None:
+        self.expect_match(re.escape(words))
+
+    def expect_match(self, pattern: str) -> None:
         deadline_s = time.monotonic() + 40
-        while words not in self.text:
+        while not re.search(pattern, self.text):
             assert time.monotonic() < deadline_s, self.text
             if select.select([self._main], [], [], 1)[0]:
                 self.text += os.read(self._main, 4096).decode()
@@ -446,8 +452,9 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(shared_lab: Lab) -> None:
 
 def test_a_terminal_shows_the_place_and_ctrl_c_leaves_the_queue(shared_lab: Lab) -> None:
     terminal = Terminal(shared_lab, "run", "--gpus", "6", "true")
-    terminal.expect("waiting: 1 of 1")
-    terminal.expect("every GPU that fits is in use")
+    for words in ("place 1 of 1: GPU ", " is held by ", "(Ctrl-C leaves)"):
+        terminal.expect(words)
+    terminal.expect_match(r"waiting [1-9][0-9.]* s, place 1 of 1: GPU ")
     terminal.press(b"\x03")
     terminal.expect("left the queue")
     assert terminal.process.wait(30) == 130
