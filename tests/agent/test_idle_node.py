@@ -13,6 +13,7 @@ import pytest
 
 from fakes.gpu.account import Phase
 from fakes.shared_gpu import MATMUL
+from gpucommons.cli.agent_client import AgentAddress, get
 from gpucommons.pauser.backend import State
 from prometheus_server import free_port
 from receivers import hook, mailbox
@@ -52,19 +53,28 @@ def sections(mail: str, webhook: str, act: str, act_after_s: int = 7) -> str:
     """
 
 
+def api(node: SharedNode) -> str:
+    """The socket on which root sees the messages to all users: a peer over TCP sees none."""
+    return f"unix:{node.run}/api.sock"
+
+
+def document(node: SharedNode, name: str, **parameters: str) -> dict[str, Any]:
+    return dict(get(AgentAddress(api(node)), name, parameters)[name])
+
+
 def events(node: SharedNode) -> list[tuple[str, str]]:
     """Type and user of each event of the escalation, oldest first."""
-    found: dict[str, Any] = json.loads(node.agent.get("/api/v1/events?type=idle")[1])["events"]
-    return [(event["type"], event["user"]) for event in reversed(found.values())]
+    found = document(node, "events", type="idle").values()
+    return [(event["type"], event["user"]) for event in reversed(found)]
 
 
 def messages(node: SharedNode) -> list[dict[str, Any]]:
-    return list(json.loads(node.agent.get(f"/api/v1/messages?user={UID}")[1])["messages"].values())
+    return list(document(node, "messages", user=str(UID)).values())
 
 
 def ended(node: SharedNode) -> bool:
     """Whether all messages to root but the newest are over."""
-    found = list(json.loads(node.agent.get("/api/v1/messages?user=root")[1])["messages"].values())
+    found = list(document(node, "messages", user="root").values())
     return len(found) > 1 and all(each["over"] for each in found[1:])
 
 
@@ -101,7 +111,7 @@ def about(texts: list[str], pid: int) -> list[str]:
 def test_a_job_that_worked_and_idles_is_notified_reminded_and_parked_across_a_restart(
     node: SharedNode, tmp_path: Path
 ) -> None:
-    state = {"STATE_DIRECTORY": str(tmp_path)}
+    state = {"STATE_DIRECTORY": str(tmp_path), "GPUCOMMONS_WEB_SOCKET": api(node)}
     with mailbox() as (box, server), hook() as (made, url):
         config = sections(server, url, "park")
         node.start_agent(sections=config, environment=state)
@@ -140,7 +150,7 @@ def test_a_job_that_worked_and_idles_is_notified_reminded_and_parked_across_a_re
 def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> None:
     sockets = {
         "GPUCOMMONS_LEASES_SOCKET": str(tmp_path / "leases.sock"),
-        "GPUCOMMONS_WEB_SOCKET": f"unix:{tmp_path}/api.sock",
+        "GPUCOMMONS_WEB_SOCKET": api(node),
     }
     with mailbox() as (box, server), hook() as (_, url):
         node.start_agent(sections=sections(server, url, "end_lease", 1), environment=sockets)
@@ -157,9 +167,9 @@ def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> 
         until(lambda: len(box.mails) >= 2, "both messages")
         until(lambda: ("idle.acted", "root") in events(node), "the event")
         until(lambda: ended(node), "the lease is over, and so is the first message")
-        shown = [command("me", *more, "--connect", node.agent.url) for more in (("--messages",), ())]
+        shown = [command("me", *more, "--connect", api(node)) for more in (("--messages",), ())]
         hint = at_login(tmp_path, sockets)
-        document = json.loads(command("me", "--json", "--connect", node.agent.url).stdout)["me"]["messages"]
+        document = json.loads(command("me", "--json", "--connect", api(node)).stdout)["me"]["messages"]
     # The message about the action is new; the first one is over, as its lease is.
     assert [done.stdout.count("message (") for done in shown] == [1, len(document)]
     assert "was ended, because it had not used GPU" in " ".join(shown[0].stdout.split())
@@ -183,15 +193,16 @@ def test_an_unreachable_channel_is_visible_and_blocks_neither_the_agent_nor_the_
 ) -> None:
     port = free_port()
     with hook() as (made, url):
-        node.start_agent(sections=sections(f"127.0.0.1:{port}", url, "none"))
+        config = sections(f"127.0.0.1:{port}", url, "none")
+        node.start_agent(sections=config, environment={"GPUCOMMONS_WEB_SOCKET": api(node)})
         node.program(phases=[Phase(None)], gpu=1, uid=UID)
         until(lambda: made.texts, "the webhook gets the message")
 
         def problem() -> dict[str, Any] | None:
-            found = json.loads(node.agent.get("/api/v1/problems")[1])["problems"]
-            return dict(found.get("channel_failing/email") or {})
+            return dict(document(node, "problems").get("channel_failing/email") or {})
 
         shown = until(problem, "the problem is shown")
+        over_tcp = json.loads(node.agent.get("/api/v1/problems")[1])["problems"]["channel_failing/email"]
         down = 'gpucommons_idle_channel_up{channel="email"} 0'
         until(lambda: down in node.agent.get("/metrics")[1], "the metric")
         log = [line for line in node.agent.lines if "email does not deliver" in line]
@@ -200,6 +211,7 @@ def test_an_unreachable_channel_is_visible_and_blocks_neither_the_agent_nor_the_
             until(lambda: box.mails, "it is tried again")
             until(lambda: not problem(), "the problem has ended")
     assert "Connection refused" in str(shown["sentence"])
+    assert over_tcp["sentence"] == "Messages by email are not delivered (1 waits).", "the detail may name a user"
     assert "--send-test" in str(shown["remedy"])
     assert len(log) == 1
 

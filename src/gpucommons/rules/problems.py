@@ -480,11 +480,13 @@ def _channels(reading: IdleReading) -> Iterator[Problem]:
     for channel in reading.channels:
         if channel.failing_since_wall_s is not None:
             waiting = f"{channel.waiting} wait" if channel.waiting != 1 else "1 waits"
+            # The detail is empty for viewers that may not see it.
+            cause = f": {channel.detail}" if channel.detail else ""
             yield Problem(
                 f"channel_failing/{channel.name}",
                 ProblemKind.CHANNEL_FAILING,
                 HealthLevel.WARNING,
-                f"Messages by {channel.name} are not delivered: {channel.detail} ({waiting}).",
+                f"Messages by {channel.name} are not delivered{cause} ({waiting}).",
                 f"{_CHANNEL_REMEDY}; the agent tries again by itself.",
                 since_wall_s=channel.failing_since_wall_s,
             )
