@@ -247,3 +247,34 @@ def test_idleness_before_a_rest_does_not_make_a_client_light() -> None:
     assert coruns.is_light("a")
     coruns.rest("a")
     assert coruns.is_light("a") is False
+
+
+def test_a_measurement_of_clients_together_that_comes_after_the_look_was_chosen_is_not_of_one_alone() -> None:
+    coruns: Coruns[str] = Coruns()
+    requesting = {"a": "ann", "b": "bob"}
+    coruns.phase(requesting, 0.0)
+    coruns.used({"a": 0.5, "b": 0.5}, requesting, 1.0, 1.0)
+    coruns.used({"a": 0.5, "b": 0.5}, requesting, 1.0, 2.0)
+    look = coruns.phase(requesting, 2.1)
+    assert look.way is Way.MEASURING
+    coruns.measured(["a", "b"], DeviceActivity(0.5, busy=1.0), 2.1)
+    assert [coruns.solo_activity(client) for client in requesting] == [None, None]
+    coruns.measured(look.clients, DeviceActivity(0.8, busy=0.9), 2.4)
+    assert [coruns.solo_activity(client) for client in look.clients] == [DeviceActivity(0.8, busy=0.9)]
+
+
+def test_what_runs_along_in_a_look_is_not_looked_at() -> None:
+    coruns: Coruns[str] = Coruns()
+    requesting = {"a": "ann", "b": "bob", "c": "chen"}
+    coruns.phase(requesting, 0.0)
+    # One that uses little is seen first, and is not paused for a look at another one.
+    for second in (1.0, 2.0, 3.0):
+        coruns.used({"a": 0.45, "b": 0.45, "c": 0.1}, requesting, 1.0, second)
+    assert coruns.phase(requesting, 3.1).clients == ("c",)
+    coruns.measured(["c"], DeviceActivity(0.2, busy=0.7), 3.4)
+    look = coruns.phase(requesting, 5.0)
+    assert (look.way, look.unit, look.clients) == (Way.MEASURING, ("a",), ("a", "c"))
+    coruns.measured(look.clients, DeviceActivity(0.8, busy=0.9), 5.3)
+    alone = coruns.solo_activity("a")
+    assert alone is not None
+    assert alone.sm == pytest.approx(0.6)

@@ -201,7 +201,9 @@ class Coruns(Generic[Client]):
         self._greedy_until_s: dict[str, float] = {}
         self._way = Way.ALONE
         self._looked_s = float("-inf")
+        # The last look: the client that it was at, and all that ran in it.
         self._looked_at: Client | None = None
+        self._look_clients: frozenset[Client] = frozenset()
         # When a phase was last chosen.
         self._now_s = float("-inf")
         # In order of arrival: the order of looks.
@@ -214,7 +216,8 @@ class Coruns(Generic[Client]):
         """The device's activity over a time in which exactly these clients ran."""
         facts = {client: self._facts_of(client, now_s) for client in clients}
         heavy = [client for client in clients if not facts[client].light and client not in self._latency]
-        if self._way is Way.MEASURING and self._looked_at in facts:
+        if self._way is Way.MEASURING and self._looked_at in facts and self._look_clients.issuperset(clients):
+            # Not so the measurement of the phase before, which may come when the look was chosen already.
             heavy = [self._looked_at]
         if len(clients) == 1:
             facts[clients[0]].learn_alone(activity, now_s)
@@ -661,8 +664,9 @@ class Coruns(Generic[Client]):
                 self._looked_s = facts.looked_s = now_s
                 self._looked_at = client
                 facts.looks += 1
-                along = (one for one in light if one != client)
-                return Phase((client, *along), LOOK_S, Way.MEASURING, measure=True, unit=(client,))
+                seen = (client, *(one for one in light if one != client))
+                self._look_clients = frozenset(seen)
+                return Phase(seen, LOOK_S, Way.MEASURING, measure=True, unit=(client,))
         return None
 
     def _look_order(self, client: Client, now_s: float) -> tuple[bool, float]:
