@@ -19,11 +19,10 @@ from gpucommons.cli.scheduler_view import behind, clients_named, explanation, ro
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
+from gpucommons.rules.identities import NO_POD
 
 # What is known of turns where no scheduler runs.
 _NO_TURNS: Document = {"gpus": {}, "clients": {}, "parking": None}
-# The pod of a client that runs in none.
-_NO_POD = ("", "none")
 
 
 def why(
@@ -122,26 +121,27 @@ def _requests(queue: Document | None, target: str | None) -> list[str]:
 def own_clients(turns: Document, uid: int) -> list[str]:
     """The ids of a user's clients, the waiting ones first. What runs in a pod is the pod's, whatever its uid is."""
     clients = turns["clients"]
-    own = [id for id, client in clients.items() if client["uid"] == uid and client["pod"] in _NO_POD]
+    own = [id for id, client in clients.items() if client["uid"] == uid and client["pod"] in NO_POD]
     return sorted(own, key=lambda id: clients[id]["wait"] is None)
 
 
 def _processes(reader: Reader, target: str | None) -> dict[str, Document]:
     """The processes on GPUs that a pid, a job, a container, a pod or a user means; without a target, one's own.
 
-    A job is named as `allocations` lists it: by its workload, such as a lease, or by the slot's holder.
+    A job is named as `allocations` lists it: by its workload, such as a lease, or by the slot's holder. What runs in a
+    pod is the pod's, whatever its uid is.
     """
     who = reader.get("who")["who"]
     rows = {} if who is None else who["processes"]
     if target is None:
-        return {key: row for key, row in rows.items() if row["uid"] == os.getuid()}
+        return {key: row for key, row in rows.items() if row["uid"] == os.getuid() and not row["pod"]}
     held = reader.get("allocations")["allocations"]
     named = () if held is None else [row for row in held["held"].values() if target in (row["workload"], row["job"])]
     places = {(row["slot"], row["user"]) for row in named}
     return {
         key: row
         for key, row in rows.items()
-        if target in (str(row["pid"]), row["job"], row["container"], row["pod"], row["user"], row["account"])
+        if target in (str(row["pid"]), row["job"], row["container"], row["pod"] or row["user"], row["account"])
         or (row["slot"], row["user"]) in places
     }
 
