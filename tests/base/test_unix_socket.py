@@ -62,9 +62,35 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become a
 
 
 @needs_root
-def test_a_user_sees_own_rows_and_root_sees_all(path: str) -> None:
+def test_a_user_sees_the_programs_of_all_but_only_own_command_lines(path: str) -> None:
     async def scenario() -> None:
         server = site(path)
+        await server.start()
+        try:
+            root = json.loads((await get_as(0, path, "/api/v1/who"))[1])["who"]
+            assert len({row["uid"] for row in root["processes"].values()}) > 3
+            assert all("--config" in row["command"] for row in root["processes"].values())
+            for uid in (1001, 4711):
+                status, body = await get_as(uid, path, "/api/v1/who")
+                assert status == 200
+                who = json.loads(body)["who"]
+                assert set(who["owners"]) == set(root["owners"])
+                assert who["processes"].keys() == root["processes"].keys()
+                for key, row in who["processes"].items():
+                    full = root["processes"][key]
+                    assert (row["uid"], row["name"], row["account"]) == (full["uid"], full["name"], full["account"])
+                    assert row["command"] == (full["command"] if row["uid"] == uid else None)
+                assert (await get_as(uid, path, "/metrics"))[0] == 200
+        finally:
+            await server.stop()
+
+    run(scenario())
+
+
+@needs_root
+def test_with_own_a_user_sees_own_rows_and_root_sees_all(path: str) -> None:
+    async def scenario() -> None:
+        server = site(path, "own")
         await server.start()
         try:
             assert [bound.url for bound in server.addresses][1] == f"unix:{path}"
