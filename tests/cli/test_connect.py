@@ -5,6 +5,7 @@ The machine is a network namespace and a root file system (testbeds/hosts.py), s
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -272,7 +273,11 @@ def test_why(lab: Host) -> None:
     assert set(one) == {waiting[0]}
     assert "has been" in run(lab, "why", turns["clients"][waiting[0]]["pod"]).stdout
     free_runner = next(row for row in document(lab, "who", "--json")["who"]["processes"].values() if row["pid"] == 4100)
-    assert "takes no turns: it does not wait" in run(lab, "why", str(free_runner["pid"])).stdout
+    assert re.fullmatch(
+        r"python train\.py --rank 0 \(pid 4100\) of alice runs on GPU 0, takes no turns: "
+        r"GPU 0 is the limit: it uses \d+% of it\.\n",
+        run(lab, "why", str(free_runner["pid"])).stdout,
+    )
     alone = document(lab, "why", str(free_runner["pid"]), "--json")
     assert (alone["why"], alone["requests"]) == ({}, {})
     assert [(row["pid"], row["paused_for_lease"]) for row in alone["unscheduled"].values()] == [(4100, None)]
