@@ -104,6 +104,11 @@ def test_a_night_job_gets_the_real_indices(tmp_path: Path) -> None:
     assert lines_of(tmp_path, Clock(), CUDA_VISIBLE_DEVICES="GPU-1a2b") == [], "UUIDs are right as they are"
 
 
+@pytest.mark.parametrize("text", ["²", "١", "1_0", "+1", " 1", "-1", "0-²", "9" * 21, "9" * 5000])
+def test_what_is_not_a_number_gives_no_gpu(text: str) -> None:
+    assert hooks.gpu_indices(text, 4) == []
+
+
 def test_a_day_job_waits_until_the_memory_of_the_night_job_has_left(tmp_path: Path) -> None:
     night_job(tmp_path)
     clock = Clock({2.5: says(tmp_path, "49 parking moves\n"), 20.0: says(tmp_path, "49 parked it is away\n")})
