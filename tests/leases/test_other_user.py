@@ -1,7 +1,8 @@
-"""Another user at the lease socket: named by the kernel, sees no other names, and cannot end what is not theirs."""
+"""Another user at the lease socket: named by the kernel, sees users and programs, and cannot end what is not theirs."""
 
 import json
 import os
+import pwd
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_another_user_gets_a_lease_and_ends_only_their_own() -> None:
         directory.chmod(0o755)
         lab = Lab(directory)
         with lab.agent(), LeaseConnection([lab.socket]) as own:
-            own.send({"request": "run", "name": "secret project"})
+            own.send({"request": "run", "name": "/opt/bin/train.py --project secret"})
             roots = str((own.receive(10) or {})["id"])
 
             def work() -> object:
@@ -57,9 +58,11 @@ def test_another_user_gets_a_lease_and_ends_only_their_own() -> None:
 
             granted, queue, refused, forged, cancelled, id = as_user(work)
             assert granted["event"] == "granted"
-            assert [queue["leases"][each]["user"] for each in (roots, id)] == ["others", str(UID)]
+            user = pwd.getpwuid(UID).pw_name
+            assert [queue["leases"][each]["user"] for each in (roots, id)] == ["root", user]
+            assert queue["leases"][roots]["name"] == "train.py", "the program, as ps shows it, without its arguments"
             assert "secret" not in json.dumps(queue)
             assert refused["error"] == f"no lease and no request {roots} of yours; see 'gpucommons queue'"
             assert forged["unknown"]
-            assert cancelled["answer"] == f"lease {id} of {UID} is cancelled"
+            assert cancelled["answer"] == f"lease {id} of {user} is cancelled"
             assert list(lab.leases()) == [roots]
