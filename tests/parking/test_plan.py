@@ -162,6 +162,16 @@ def test_programs_in_short_turns_change_places_when_one_is_ahead() -> None:
         assert plan(turns, situation(works, PARKED, free=2 * GIB, attained_s=attained_s)).park == parked
 
 
+def test_a_program_of_class_latency_takes_no_long_turns() -> None:
+    turns = replace(TERMS, oversubscribe=True)
+    works = replace(IDLE, key="works", idle_s=0.0)
+    serves = replace(works, key="serves", is_latency=True, seen_since_s=-9999.0)
+    assert plan(turns, situation(serves, PARKED, free=2 * GIB)).park == ()
+    assert plan(turns, situation(serves, works, PARKED, free=2 * GIB)).park == ("works",)
+    small = replace(PARKED, key="small", memory={"a": GIB}, wakes_since_s=6.0)
+    assert plan(turns, situation(serves, PARKED, small, free=2 * GIB)).wake == ("small",), "none could make room"
+
+
 def test_the_program_that_had_most_of_the_gpu_makes_room() -> None:
     turns = replace(TERMS, oversubscribe=True)
     old, new = (replace(IDLE, key=key, idle_s=0.0, seen_since_s=since_s) for key, since_s in (("o", -999), ("n", -900)))
@@ -234,6 +244,41 @@ def test_memory_that_a_lease_was_promised_is_not_given_to_a_parked_program() -> 
     assert plan(TERMS, situation(PARKED, free=61 * GIB, claims=promised)).wake == ("parked",)
 
 
+HELD = RoomNeed(("a",), 60 * GIB, 1.0, id="arrival:0", idle_after_s=30.0)
+MOVING = replace(IDLE, key="moving", stage=ParkStage.PARKING, memory={"a": 10 * GIB}, made_for="arrival:0")
+
+
+def test_two_programs_are_parked_at_once_only_for_programs_that_are_held() -> None:
+    held = RoomClaims((HELD,))
+    assert plan(TERMS, situation(IDLE, claims=held)).made_for == {"notebook": "arrival:0"}
+    assert plan(TERMS, situation(IDLE, MOVING, claims=held)).made_for == {"notebook": "arrival:0"}
+    third = replace(MOVING, key="third", memory={"a": GIB})
+    assert plan(TERMS, situation(IDLE, MOVING, third, claims=held)).park == (), "two move already"
+    for made_for in ("", "lease"):
+        assert plan(TERMS, situation(IDLE, replace(MOVING, made_for=made_for), claims=held)).park == ()
+    assert plan(replace(TERMS, eager=True), situation(IDLE, MOVING, claims=held)).park == (), (
+        "it is not for the newcomer"
+    )
+    asked = replace(IDLE, idle_s=0.0, asked=True)
+    assert plan(TERMS, situation(asked, MOVING, claims=held)).park == (), "the owner's wish comes after the move"
+
+
+def test_what_makes_room_for_a_program_that_is_held() -> None:
+    held = RoomClaims((HELD,))
+    # 40 GiB of the notebook and 10 GiB that move; a tenth of the host is kept.
+    for available, parked in ((50, ("notebook",)), (49, ())):
+        host = HostMemory(128 * GIB, available * GIB + 128 * GIB // 10 + 1)
+        assert plan(TERMS, situation(IDLE, MOVING, claims=held, host=host)).park == parked
+    for free, parked in ((49, ("notebook",)), (50, ())):
+        assert plan(TERMS, situation(IDLE, MOVING, free=free * GIB, claims=held)).park == parked, (
+            "what moves is counted"
+        )
+    for changes in ({"idle_s": 29.0}, {"is_latency": True}, {"memory": {"b": GIB}}, {"resident_since_s": 9.0}):
+        assert plan(TERMS, situation(replace(IDLE, **changes), claims=held)).park == (), changes
+    spared = RoomClaims((HELD._replace(spared=frozenset({"notebook"})),))
+    assert plan(TERMS, situation(IDLE, claims=spared)).park == (), "of the newcomer's own job"
+
+
 DEVICES = ("a", "b")
 sizes = st.integers(0, 60).map(lambda gib: gib * GIB)
 times = st.floats(0.0, 300.0)
@@ -303,13 +348,10 @@ situations = st.builds(
 terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.booleans(), st.floats(0, 50), times)
 
 
-HELD = RoomNeed(("a",), 60 * GIB, 1.0, id="arrival:0", idle_after_s=30.0)
-MOVING = replace(IDLE, key="moving", stage=ParkStage.PARKING, memory={"a": 10 * GIB}, made_for="arrival:0")
-
-
 @given(terms, situations)
 @example(TERMS, ParkSituation((IDLE, PARKED), {"a": DeviceRoom(0, 9.0)}, HOST, now_s=10.0))
-@example(TERMS, ParkSituation((IDLE, MOVING), {"a": DeviceRoom(GIB, 9.0)}, HOST, RoomClaims((HELD,)), 10.0))
+@example(TERMS, situation(IDLE, MOVING, claims=RoomClaims((HELD,))))
+@example(replace(TERMS, oversubscribe=True), situation(replace(IDLE, idle_s=0.0, is_latency=True), PARKED))
 def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
     found = plan(given_terms, at)
     by_key = {program.key: program for program in at.programs}
@@ -348,7 +390,7 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
 
 
 def may_be_passed(given_terms: ParkTerms, at: ParkSituation, waiter: PlannedProgram) -> bool:
-    """Its user does not use it and a program starts on its GPU, or host memory cannot hold those in its place."""
+    """Its user does not use it and a program starts on its GPU, or those in its place have to stay."""
     settles = not waiter.touched and not at.settling.isdisjoint(waiter.memory)
     return settles or (given_terms.oversubscribe and not can_have_room(given_terms, at, waiter))
 
@@ -371,7 +413,6 @@ def check_parked(given_terms: ParkTerms, at: ParkSituation, program: PlannedProg
         need = held[made_for]
         assert need.idle_after_s is not None
         assert 0 < need.idle_after_s <= program.idle_s, "only idle programs make room for a newcomer"
-        assert not program.is_latency
         assert program.key not in need.spared
         (device,) = need.devices
         assert device in program.memory, "it makes room where it is needed"
@@ -379,8 +420,8 @@ def check_parked(given_terms: ParkTerms, at: ParkSituation, program: PlannedProg
         missing = (need.bytes or 0) + need.kept.get(device, 0) - at.rooms[device].free_bytes - coming
         assert missing > 0, "it has its room"
     elif not program.asked:
-        idle = 0 < given_terms.idle_after_s <= program.idle_s and not program.is_latency
-        assert idle or given_terms.oversubscribe
+        assert given_terms.oversubscribe or 0 < given_terms.idle_after_s <= program.idle_s
     if made_for in held or not program.asked:
+        assert not program.is_latency, "one of class latency stays"
         since_s = program.resident_since_s
         assert since_s is None or at.now_s - since_s >= given_terms.min_residence_s, "no flapping"

@@ -4,7 +4,8 @@
    and for a reserve, in a reading that is younger than the last move on that device: a restore that runs out of
    memory strands the program for good.
 2. One restore at a time on a device. The program that has waited longest comes first; no later one passes it, unless
-   host memory cannot hold the programs that would have to make room for it: those that pass give host memory back.
+   the programs that would have to make room for it have to stay, or host memory cannot hold them: those that pass give
+   host memory back.
 3. One program is parked at a time on the node: the next one is decided with the host memory that is then left. For a
    program that is held until it has room, two are: together they are faster by half.
 4. A program is parked if its owner asks, or if it was idle for `idle_after_s` and either `eager` is set or another
@@ -216,7 +217,9 @@ def can_take_turns_after(
     there = [program for program in situation.programs if device in program.memory and program.key != need.id]
     parked = [program.bytes for program in there if program in leaving or program.stage is ParkStage.PARKED]
     staying = [
-        one.bytes for one in there if one.stage is ParkStage.RESIDENT and one not in leaving and one.obstacle is None
+        one.bytes
+        for one in there
+        if one.stage is ParkStage.RESIDENT and one not in leaving and one.obstacle is None and not one.is_latency
     ]
     needed = need.bytes or 0
     left = sum(program.bytes for program in leaving)
@@ -228,8 +231,12 @@ def can_take_turns_after(
 
 def can_take_turns(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> bool:
     """Whether the program may make room for the one that waits, and could come back in its place."""
-    refusal = refusal_of(terms, situation, program)
-    return refusal is None and program.bytes <= _turn_budget(terms, situation, need)
+    return _may_leave(terms, situation, program) and program.bytes <= _turn_budget(terms, situation, need)
+
+
+def _may_leave(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
+    """Whether the program may be parked although its owner did not ask for it."""
+    return not program.is_latency and refusal_of(terms, situation, program) is None
 
 
 def _turn_budget(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> int:
@@ -244,7 +251,7 @@ def can_have_room(terms: ParkTerms, situation: ParkSituation, program: PlannedPr
         for one in situation.programs
     ):
         return True
-    others = [one for one in situation.resident if refusal_of(terms, situation, one) is None]
+    others = [one for one in situation.resident if _may_leave(terms, situation, one)]
     host = situation.host_budget(terms)
     return all(
         _to_free(terms, situation, device, needed, others, host) is not None
@@ -321,7 +328,7 @@ def _wakes(terms: ParkTerms, situation: ParkSituation) -> tuple[tuple[str, ...],
             waits[program.key] = obstacle
             if terms.oversubscribe and not can_have_room(terms, situation, program):
                 # Those that come back meanwhile give host memory back.
-                waits[program.key] += "; host memory cannot hold the programs that would have to make room"
+                waits[program.key] += "; the programs there have to stay, or host memory cannot hold them"
                 continue
         else:
             wake.append(program.key)
@@ -421,9 +428,8 @@ def _is_idle(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram
     return (
         idle_after_s > 0
         and program.idle_s >= idle_after_s
-        and not program.is_latency
         and (since_s is None or situation.now_s - since_s >= terms.min_residence_s)
-        and refusal_of(terms, situation, program) is None
+        and _may_leave(terms, situation, program)
     )
 
 
