@@ -104,12 +104,12 @@ def _find_no_driver() -> None:
 
 
 def command_process(
-    *arguments: str, environment: Mapping[str, str] | None = None
+    *arguments: str, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """As `command`, in a process of its own."""
+    """As `command`, in a process of its own, which `prefix` starts."""
     with tempfile.TemporaryDirectory() as directory:
         return subprocess.run(
-            [sys.executable, "-m", "gpucommons", *arguments],
+            [*prefix, sys.executable, "-m", "gpucommons", *arguments],
             capture_output=True,
             text=True,
             timeout=60,

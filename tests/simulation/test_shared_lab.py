@@ -35,13 +35,16 @@ EXPLAINED = re.compile(
 
 
 class Lab:
-    """A shared lab, and commands that find it as on a user's machine."""
+    """A shared lab, and commands that find it as on a user's machine. `prefix` starts them where they need one."""
 
-    def __init__(self, agent: RunningAgent, environment: dict[str, str]) -> None:
+    def __init__(self, agent: RunningAgent, environment: dict[str, str], prefix: tuple[str, ...] = ()) -> None:
         self.agent = agent
         self.environment = environment
+        self.prefix = prefix
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        if self.prefix:
+            return command_process(*arguments, environment=self.environment, prefix=self.prefix)
         start = command_process if arguments[0] == "run" else command
         return start(*arguments, environment=self.environment)
 
@@ -173,6 +176,7 @@ NEIGHBOUR = 'echo "$1" > /proc/sys/kernel/ns_last_pid && { "$2" -c "$3" > "$4" &
 def test_a_real_process_with_the_pid_of_a_simulated_program_is_not_touched(tmp_path: Path) -> None:
     needs_root()
     needs_program("unshare")
+    needs_program("nsenter")
     beats = tmp_path / "beats"
     namespace = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", NEIGHBOUR, "sh")
     prefix = (*namespace, str(FINETUNE - 1), sys.executable, VICTIM, str(beats))
@@ -181,7 +185,9 @@ def test_a_real_process_with_the_pid_of_a_simulated_program_is_not_touched(tmp_p
     environment = {"RUNTIME_DIRECTORY": str(tmp_path), "STATE_DIRECTORY": str(tmp_path)}
     environment["GPUCOMMONS_SCHEDULER_SOCKET"] = str(tmp_path / "scheduler.sock")
     with running_agent(*SHARED, "--config", str(config), environment=environment, prefix=prefix) as agent:
-        lab = Lab(agent, environment)
+        # From outside of the namespace, as from a container, no names and pids are seen.
+        (first,) = psutil.Process(agent.process.pid).children()
+        lab = Lab(agent, environment, ("nsenter", "--target", str(first.pid), "--pid", "--mount"))
         until(
             lambda: (lab.client(FINETUNE) or {"turns_total": 0})["turns_total"] > 10,
             "the simulated program takes turns",
