@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,9 +50,13 @@ def scheduler(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def steady(document: Any) -> Any:
-    if isinstance(document, dict):
-        return {key: None if key in CHANGING else steady(value) for key, value in document.items()}
-    return document
+    """Without the values that change, and with N for the seconds in the sentence about a client."""
+    if not isinstance(document, dict):
+        return document
+    found = {key: None if key in CHANGING else steady(value) for key, value in document.items()}
+    if isinstance(sentence := found.get("standing_sentence"), str):
+        found["standing_sentence"] = re.sub(r"\d+ s\b", "N s", sentence)
+    return found
 
 
 def test_status_json_is_the_document_of_the_api(agent: RunningAgent, path: str) -> None:
