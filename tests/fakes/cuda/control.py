@@ -179,8 +179,9 @@ class FakeCuda:
         arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
         environment = {} if self.device_files is None else {"FAKE_DEVICE_FILES": str(self.device_files)}
         # In a process group of its own, as shells and batch systems start programs. That of the tests may have no
-        # parent in its session, and SIGTSTP stops nothing in such a group.
-        return subprocess.Popen([*prefix, *arguments], user=uid, env={**os.environ, **environment}, process_group=0)
+        # parent in its session, and SIGTSTP stops nothing in such a group. setsid makes one, and forks if it has one.
+        group = None if "setsid" in prefix else 0
+        return subprocess.Popen([*prefix, *arguments], user=uid, env={**os.environ, **environment}, process_group=group)
 
     def _pids(self) -> Iterator[int]:
         return (int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
