@@ -151,6 +151,8 @@ def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> 
     sockets = {
         "GPUCOMMONS_LEASES_SOCKET": str(tmp_path / "leases.sock"),
         "GPUCOMMONS_WEB_SOCKET": api(node),
+        # Also where a Slurm runs on this machine.
+        "GPUCOMMONS_LEASES_ENABLED": "true",
     }
     with mailbox() as (box, server), hook() as (_, url):
         node.start_agent(sections=sections(server, url, "end_lease", 1), environment=sockets)
