@@ -25,9 +25,13 @@ def test_a_request_that_waits_is_explained(tmp_path: Path) -> None:
 
             rows = until(waiting, "two requests wait")
             first, last = sorted(rows, key=lambda id: rows[id]["position"])
-            status, out, err = lab.command("why", "--json")
-            assert (status, err) == (0, "")
-            found = json.loads(out)["requests"]
+
+            def explained() -> Any:
+                """The answer is that of the last snapshot: a wait is in the next one."""
+                status, out, _ = lab.command("why", "--json")
+                return out if status == 0 and json.loads(out)["requests"].keys() == rows.keys() else None
+
+            found = json.loads(until(explained, "both are explained"))["requests"]
             assert {id: row["behind"] for id, row in found.items()} == {first: [], last: [first]}
             status, out, _ = lab.command("why", rows[last]["name"])
             assert status == 0
