@@ -1,6 +1,6 @@
 """`gpucommons slurm targets`: the nodes of the cluster for Prometheus' http_sd or file_sd. Pure.
 
-One group per set of labels: the partitions of a node, and its state in Slurm's words. A node that is down stays a
+One group for each node, with its name and partitions as labels. A node that is down stays a
 target: that it cannot be scraped is what the alert is for.
 """
 
