@@ -194,7 +194,7 @@ set -e
 mount -t tmpfs none /mnt
 mount -t tmpfs none /run
 "$INSTALL" --source "$WHEEL" 2>&1 | grep -o "systemd does not run here, nothing was changed"
-ls -d /opt/gpucommons 2>/dev/null
+[ ! -e /opt/gpucommons ] || echo "/opt/gpucommons was created"
 mkdir -p /run/systemd/system
 for place in etc opt usr/local; do
     mkdir -p "/mnt/$place/upper" "/mnt/$place/work"
