@@ -3,8 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from gpucommons.slurm.configuration import NodePlan, files
-from gpucommons.slurm.targets import targets
+from gpucommons.slurm.configuration import NodePlan, files, targets
 
 PLAN = NodePlan(
     "gpu1",

@@ -10,7 +10,6 @@ import typer
 
 from gpucommons.base.periods import parse_since
 from gpucommons.base.text import Printable, printable
-from gpucommons.cli.agent_files import readable_file
 from gpucommons.cli.command_line import CommandError, say
 from gpucommons.cli.options import (
     AsJson,
@@ -23,7 +22,7 @@ from gpucommons.cli.options import (
     scenario_named,
 )
 from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_lines, terminal_width
-from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.reader import Reader, hidden_note, readable_file
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented, one_line

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
+from gpucommons.base.files import refused
 from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.agent_client import FIRST_SAMPLE_S, AgentAddress, BadRequest, Document, NoAnswer, get, named_address
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, say
@@ -144,3 +145,19 @@ def hidden_note(document: Document, section: str) -> Printable:
 
 def _given(parameters: Mapping[str, str | None] | None) -> dict[str, str]:
     return {name: value for name, value in (parameters or {}).items() if value is not None}
+
+
+def readable_file(reader: Reader, own: Path, of_node: Path, what: str) -> Path:
+    """The file of this user's agent, else that of the node's agent. Raises CommandError."""
+    problems = []
+    for path in dict.fromkeys((own, of_node)):
+        reason = refused(path)
+        if reason is None and path.exists():
+            return path
+        problems.append(reason or f"{path} does not exist")
+    if not reader.asks or os.geteuid() == 0:
+        raise CommandError(f"{own}: no {what}; 'gpucommons up' writes it")
+    raise CommandError(
+        f"{reader.why}, and without one no {what} can be read: {'; '.join(problems)}; "
+        "start the agent's service, or ask the administrator to"
+    )

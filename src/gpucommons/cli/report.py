@@ -11,7 +11,6 @@ import typer
 
 from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, parse_decimal, printable_lines
-from gpucommons.cli.agent_files import readable_file
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.fleet import PrometheusUrl
 from gpucommons.cli.job_view import co2_text, job_lines
@@ -27,7 +26,7 @@ from gpucommons.cli.options import (
     scenario_named,
 )
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
-from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.reader import Reader, hidden_note, readable_file
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented

@@ -142,13 +142,14 @@ def targets(
     every_node: Annotated[bool, typer.Option("--all", help="Also nodes without GPUs.")] = False,
 ) -> None:
     """Print the nodes of the cluster as targets for Prometheus: the JSON of http_sd_configs and file_sd_configs."""
-    from gpucommons.slurm import targets as discovery
+    from gpucommons.slurm.configuration import LIST_NODES
+    from gpucommons.slurm.configuration import targets as targets_of
 
     try:
-        found = discovery.targets(ask_slurm(discovery.COMMAND), port, gpus_only=not every_node)
+        groups = targets_of(ask_slurm(LIST_NODES), port, gpus_only=not every_node)
     except SlurmError as error:
         raise CommandError(str(error)) from error
-    show(indented(found))
+    show(indented(groups))
 
 
 @app.command(name="config")

@@ -1,4 +1,5 @@
-"""The lines of slurm.conf and gres.conf for a node with gpucommons, and the hook scripts, each explained. Pure.
+"""The lines of slurm.conf and gres.conf for a node with gpucommons, and the hook scripts, each explained; Prometheus'
+targets. Pure.
 
 Slurm takes the path of a hook and no arguments, so each hook is a script of a few lines. A script ends with status 0
 even if gpucommons was removed: a prolog that fails drains the node.
@@ -6,7 +7,7 @@ even if gpucommons was removed: a prolog that fails drains the node.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 _HOOKS: Final = ("prolog", "epilog", "task-prolog")
 
@@ -137,3 +138,34 @@ def _script(command: str) -> str:
 
 def _text(lines: Iterator[str] | Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+# The configuration of Prometheus: the nodes of the cluster as targets of http_sd or file_sd.
+#
+# One group for each node, with its name and partitions as labels. A node that is down stays a target: that it cannot be
+# scraped is what the alert is for.
+
+# One line for each node and partition.
+LIST_NODES: Final = ("sinfo", "-h", "-N", "-o", "%N|%o|%R|%G")
+
+
+def targets(text: str, port: int, *, gpus_only: bool) -> list[dict[str, Any]]:
+    """From the output of LIST_NODES. A node is scraped at its NodeAddr."""
+    partitions: dict[tuple[str, str], list[str]] = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) != 4 or (gpus_only and not _has_gpus(fields[3])):
+            continue
+        node, address, partition, _ = fields
+        partitions.setdefault((node, address or node), []).append(partition)
+    return [
+        {
+            "targets": [f"[{address}]:{port}" if ":" in address else f"{address}:{port}"],
+            "labels": {"node": node, "slurm_partition": ",".join(sorted(set(names)))},
+        }
+        for (node, address), names in sorted(partitions.items())
+    ]
+
+
+def _has_gpus(gres: str) -> bool:
+    return any(resource.partition(":")[0] == "gpu" for resource in gres.split(","))

@@ -9,13 +9,16 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gpucommons.base.files import replace_state_file
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.workloads import JobHostReading, JobHostUse, JobMappingReading, JobPlace, MappedJob
+from gpucommons.slurm.hooks import SUSPENDED_FILE
 from gpucommons.sources.containers.usage import cgroup_usage
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -282,3 +285,33 @@ class SlurmJobsReader:
                 return Fraction(1)
         whole = self._shards[job.node]
         return Fraction(min(shards, whole), whole) if whole else Fraction(1)
+
+
+# Which jobs Slurm has suspended, and the file from which the next job learns what became of their GPU memory.
+#
+# slurmctld changes the state of a job before it has its processes stopped or continued. So a job that is called
+# suspended after its processes were stopped was not resumed before: its resumption is still to come, and will continue
+# them.
+
+
+def is_suspended(job: str, ask: AskSlurm = ask_slurm) -> bool | None:
+    """None where Slurm does not answer."""
+    try:
+        return ask(["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]).strip() == SUSPENDED
+    except UnknownJob:
+        return False
+    except SlurmError:
+        return None
+
+
+def publisher(directory: Path) -> Callable[[Mapping[str, tuple[str, str]]], None]:
+    """Writes stage and sentence of each suspended job into the agent's directory, for the task prolog of any user."""
+    path = directory / SUSPENDED_FILE
+
+    def publish(states: Mapping[str, tuple[str, str]]) -> None:
+        lines = (f"{job} {stage} {' '.join(sentence.split())}\n" for job, (stage, sentence) in sorted(states.items()))
+        # Where it cannot be written, the next job waits a few seconds and begins.
+        with suppress(OSError):
+            replace_state_file(path, "".join(lines).encode(), mode=0o644)
+
+    return publish

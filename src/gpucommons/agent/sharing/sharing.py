@@ -181,7 +181,7 @@ def _program_sharing(settings: Settings) -> ProgramSharing | None:
 def _batch_system(settings: Settings) -> BatchSystem | None:
     if not settings.slurm.job_directory or not settings.slurm.park_suspended:
         return None
-    from gpucommons.slurm.suspension import is_suspended, publisher
+    from gpucommons.slurm.jobs import is_suspended, publisher
 
     return BatchSystem(is_suspended, publisher(runtime_directory()))
 
