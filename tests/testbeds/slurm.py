@@ -5,6 +5,7 @@ Its configuration is the one that `gpucommons slurm config` prints, and what a m
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -55,9 +56,10 @@ class SlurmCluster:
         until(lambda: self.state(job) == state, f"job {job} is {state}; {self.logs()}")
 
     def cancel_all(self) -> None:
-        """Also jobs that are suspended; returns when their epilogs have run."""
-        self.run("scancel", "--signal=KILL", "--full", "--user", "root")
-        self.run("scancel", "--user", "root")
+        """Jobs of every user, also suspended ones; returns when their epilogs have run."""
+        if jobs := self.run("squeue", "-h", "-t", "all", "-o", "%A").split():
+            self.run("scancel", "--signal=KILL", "--full", *jobs)
+            self.run("scancel", *jobs)
         until(lambda: not self.run("squeue", "-h"), f"no job is left; {self.logs()}")
 
     def node(self) -> str:
@@ -111,6 +113,16 @@ def slurm_cluster(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        _end_steps(cluster)
+
+
+def _end_steps(cluster: SlurmCluster) -> None:
+    """A step that ends after slurmctld would try for minutes to report it."""
+    config = f"SLURM_CONF={cluster.config}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "comm").read_text() == "slurmstepd\n" and config in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _idle(cluster: SlurmCluster) -> bool:
