@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser import opened
+from browser import demo_agent, opened
 from running import running_agent
 from waiting import until
 
@@ -305,12 +305,13 @@ def expect_found(page: Page, text: str, row: str) -> None:
     expect(page.locator(f"#who tr[data-row='{row}']"), f"search for {text}").to_have_count(1)
 
 
-def test_the_search_covers_users_commands_pids_pods_and_models_in_every_grouping(browser: Browser, demo: str) -> None:
-    with opened(browser, demo, height=2400) as page:
+def test_the_search_covers_users_commands_pids_pods_and_models_in_every_grouping(browser: Browser) -> None:
+    # Command lines, which have the name of the file, are shown to everyone only where the administrator says so.
+    with demo_agent("--show-owners", "all") as url, opened(browser, url, height=2400) as page:
         processes = processes_of(page)
         for by, field in (*GROUPINGS.items(), ("Processes", "")):
             page.click(f"#who .choice button:has-text('{by}')")
-            key, process = next((key, each) for key, each in processes.items() if not field or each[field])
+            key, process = next((key, row) for key, row in processes.items() if not field or row[field])
             row = process[field] if field else key
             for name in SEARCHED:
                 if process[name] is not None:
