@@ -15,8 +15,9 @@ from bench.table import show
 from gpucommons.ledger.integrate import NS, Batch, Integrator, Moment
 from gpucommons.ledger.query import accounts_of, read_period
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import Amounts, By
+from gpucommons.model.accounts import Amounts
 from gpucommons.model.allocations import WHOLE_SHARE, Account, Holding, Slot, SlotUsage, UsageSample
+from gpucommons.model.words import By
 
 OWNERS, GPUS = 200, 16
 USUAL_PAIRS = 3 * GPUS

@@ -10,7 +10,6 @@ from gpucommons.model.accounts import (
     BILLION,
     AccountsReading,
     Amounts,
-    By,
     Charge,
     HeldKey,
     OwnerKey,
@@ -79,6 +78,7 @@ from gpucommons.model.sharing import (
     WaitReason,
 )
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.words import By
 from gpucommons.owners.slot_states import judge
 from gpucommons.rules.cost import charge_of
 from gpucommons.simulation import lab_host

@@ -12,7 +12,7 @@ from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS, metrics_page
 from gpucommons.faces.web.routes.pages import glossary_document
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -13,9 +13,10 @@ from gpucommons.config.settings import Settings
 from gpucommons.ledger.events import read_events
 from gpucommons.ledger.integrate import NS
 from gpucommons.ledger.query import accounts_of, read_period
-from gpucommons.model.accounts import AccountsReading, By, HeldKey, LedgerReading, OwnerKey
+from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, OwnerKey
 from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.words import By
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.sources.source import Source
 from holding.test_allocations import managed, process, readings

@@ -25,8 +25,8 @@ from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.ledger.events import EventLog
 from gpucommons.ledger.query import read_accounts, read_totals
-from gpucommons.model.accounts import By
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.words import By
 from parsing import Series, parsed
 from played import Played
 from waiting import until

@@ -9,8 +9,8 @@ from gpucommons.agent.sharing.rules import priority_classes
 from gpucommons.agent.sharing.sharing import Sharing
 from gpucommons.config.load import load
 from gpucommons.config.option import ConfigError
-from gpucommons.model.sharing import SharingClass
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.words import SharingClass
 from gpucommons.model.workloads import Pod, PodReading
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.thread import SchedulerThread

@@ -93,6 +93,29 @@ def test_only_the_requested_command_is_loaded(argument: str, status: int) -> Non
     assert "gpucommons.config.settings" not in done.stdout
 
 
+def test_commands_that_read_do_not_load_the_model_or_the_settings() -> None:
+    """They take 0.3 s of CPU time; the values of the model and the settings would double it."""
+    reading = ("allocations", "events", "free", "gpus", "leases", "me", "parking", "report", "scheduler", "who", "why")
+    script = (
+        "import sys\n"
+        "import gpucommons.cli.main\n"
+        f"for name in {reading!r}: __import__(f'gpucommons.cli.{{name}}')\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('gpucommons.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    loaded = set(done.stdout.split())
+    assert "gpucommons.cli.me" in loaded, done.stderr
+    heavy = ("gpucommons.model.", "gpucommons.rules.", "gpucommons.agent.", "gpucommons.ledger.", "gpucommons.sources.")
+    assert [name for name in loaded if name.startswith(heavy)] == ["gpucommons.model.words"]
+    assert not loaded & {"gpucommons.config.settings", "gpucommons.config.load", "aiohttp", "textual", "rich"}
+
+
 @pytest.mark.parametrize("name", ["scheduler", "stack"])
 def test_a_group_alone_prints_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert here(name) == 0

@@ -19,8 +19,9 @@ from gpucommons.agent.idle.holders import weekly_digest
 from gpucommons.config.accounts import EventsSettings, LedgerSettings
 from gpucommons.config.settings import SamplingSettings, Settings
 from gpucommons.idle.messages import DigestSchedule, LostGpu, digest_due, digest_text
-from gpucommons.model.accounts import Amounts, By, PeriodAccounts, SlotTime
+from gpucommons.model.accounts import Amounts, PeriodAccounts, SlotTime
 from gpucommons.model.events import Event, format_line
+from gpucommons.model.words import By
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import managed, process, readings
 from played import snapshot_of

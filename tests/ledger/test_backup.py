@@ -14,8 +14,9 @@ from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 from gpucommons.ledger.integrate import NS
 from gpucommons.ledger.query import Totals, accounts_of, read_period, read_totals
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import Amounts, By, OwnerKey
+from gpucommons.model.accounts import Amounts, OwnerKey
 from gpucommons.model.allocations import Account, Slot
+from gpucommons.model.words import By
 from ledger.builders import WALL_S, batch, moment
 from ledger.damage import damaged_at_random
 from waiting import until

@@ -15,7 +15,7 @@ from gpucommons.ledger.backup import back_up, replace_damaged
 from gpucommons.ledger.integrate import NS, Batch, Integrator
 from gpucommons.ledger.query import accounts_of, read_job, read_period
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import BILLION, NO_PRICES, By, JobFigures, Prices, sum_amounts
+from gpucommons.model.accounts import BILLION, NO_PRICES, JobFigures, Prices, sum_amounts
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
     Account,
@@ -26,6 +26,7 @@ from gpucommons.model.allocations import (
     SlotUsage,
     UsageSample,
 )
+from gpucommons.model.words import By
 from ledger.builders import ALICE, GPU, MIG, WALL_S, moment
 from unhurried import unhurried
 

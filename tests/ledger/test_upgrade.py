@@ -17,7 +17,7 @@ from gpucommons.ledger.integrate import NS, Batch
 from gpucommons.ledger.query import read_period, read_totals
 from gpucommons.ledger.store import Store
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import By
+from gpucommons.model.words import By
 from ledger.builders import ALICE, batch, moment
 from waiting import until
 

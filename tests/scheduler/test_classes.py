@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from gpucommons.model.sharing import SharingClass, WaitReason
+from gpucommons.model.sharing import WaitReason
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.coruns import PhaseCause
 from gpucommons.scheduler.policy.evaluation import wait_reason
 from gpucommons.scheduler.policy.state import ClientStanding

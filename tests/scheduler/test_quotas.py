@@ -4,7 +4,7 @@ import pytest
 
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import (
     ClientLimits,

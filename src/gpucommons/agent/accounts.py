@@ -20,18 +20,11 @@ from gpucommons.ledger.integrate import NS, Integrator, Moment, usage_of
 from gpucommons.ledger.query import PeriodUsage, accounts_of, read_accounts, read_job, read_period
 from gpucommons.ledger.schema import Retention
 from gpucommons.ledger.writer import LedgerWriter
-from gpucommons.model.accounts import (
-    AccountsReading,
-    Amounts,
-    By,
-    HoldingQuota,
-    LedgerReading,
-    OwnerKey,
-    PeriodAccounts,
-)
+from gpucommons.model.accounts import AccountsReading, Amounts, HoldingQuota, LedgerReading, OwnerKey, PeriodAccounts
 from gpucommons.model.allocations import UsageSample
 from gpucommons.model.events import EventLogReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.words import By
 from gpucommons.sources.source import Source
 
 # The longest interval between two snapshots that is billed, in sampling intervals.

@@ -66,6 +66,15 @@ def memory_text(amount_bytes: int, like_bytes: int | None = None) -> str:
     return f"{amount_bytes / size:.1f}".removesuffix(".0") + f" {unit}"
 
 
+def gibibytes(amount_bytes: int) -> str:
+    return f"{amount_bytes / (1 << 30):.1f} GiB"
+
+
+def qualified_name(namespace: str, name: str) -> str:
+    """The name of an owner or a pod: `namespace/name` in Kubernetes, else `name`."""
+    return f"{namespace}/{name}" if namespace and name else name
+
+
 def parse_core(text: str) -> int:
     """Percent of the GPU's time, 1..100; raises ValueError on anything else."""
     percent = parse_decimal(text.strip().removesuffix("%"))

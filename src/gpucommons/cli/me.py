@@ -14,12 +14,10 @@ from gpucommons.cli.lease_view import request_line, requests_before, requests_of
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader
-from gpucommons.cli.report import own_report
 from gpucommons.cli.scheduler_view import behind, explanation, room_lines, seconds
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.cli.why import own_clients, user_name
 from gpucommons.faces.documents.values import indented
-from gpucommons.model.accounts import By
 
 _HEADER = ("slot", "workload", "kind", "state", "sm", "memory", "power", "idle for")
 _NUMBERS = frozenset({4, 5, 6, 7})
@@ -121,6 +119,10 @@ def _month(reader: Reader, month: str, user: str) -> Document | None:
     try:
         document = reader.ask("report", {"month": month, "user": user})
         if document is None:
+            # Imported here: with an agent, it is not needed.
+            from gpucommons.cli.report import own_report
+            from gpucommons.model.words import By
+
             document = own_report(reader, None, month, By.USER, user)
     except CommandError:
         return None

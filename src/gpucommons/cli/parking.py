@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from gpucommons.base.periods import spoken_duration
-from gpucommons.base.text import printable, printable_lines
+from gpucommons.base.text import gibibytes, printable, printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson, ConfigFile
 from gpucommons.cli.output import (
@@ -30,7 +30,6 @@ from gpucommons.cli.scheduler_view import arrival_line
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.faces.documents.values import indented
-from gpucommons.rules.wait_reasons import gibibytes
 
 # The text of `gpucommons park`, `wake` and `parked`: the table, the line of progress, the outcome. Pure.
 #

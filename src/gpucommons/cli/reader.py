@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpucommons.model.snapshot import Snapshot
 
 _EVERY_INTERFACE = ("", "0.0.0.0", "::")
-_PREFIX = "GPUCOMMONS_"
+_VARIABLES = ("GPUCOMMONS_WEB_LISTEN", "GPUCOMMONS_WEB_SOCKET")
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class Reader:
         return [AgentAddress(url, only_agents=True) for url in dict.fromkeys(urls)]
 
     def _settings(self) -> tuple[str, str]:
-        """`web.listen` and `web.socket`. Loading the settings takes time: not without a file or a variable."""
-        if self.config is None and not any(name.startswith(_PREFIX) for name in os.environ):
+        """`web.listen` and `web.socket`. Loading all settings takes time: only for a file or a variable of these two."""
+        if self.config is None and not any(name in os.environ for name in _VARIABLES):
             return DEFAULT_LISTEN, AUTO
         web = load_settings(self.config, {}).settings.web
         return web.listen, web.socket

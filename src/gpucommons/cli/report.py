@@ -30,8 +30,7 @@ from gpucommons.cli.reader import Reader, hidden_note, readable_file
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented
-from gpucommons.model.accounts import By
-from gpucommons.slurm.summary import node_lines
+from gpucommons.model.words import By
 
 if TYPE_CHECKING:
     from gpucommons.config.settings import Settings
@@ -134,7 +133,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     nodes = _nodes_of_job(reader, id, prometheus)
     document = {**document, "nodes": {name: asdict(use) for name, use in nodes.items()}} if nodes else document
     if found is None and nodes and not as_json:
-        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes)]))
+        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *_node_lines(nodes)]))
         return
     if found is None and not nodes:
         hidden = document["hidden"]
@@ -143,13 +142,20 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines([*job_lines(found), *node_lines(nodes)]))
+        show(printable_lines([*job_lines(found), *_node_lines(nodes)]))
+
+
+def _node_lines(nodes: "Mapping[str, NodeUse]") -> Sequence[str]:
+    if not nodes:
+        return ()
+    from gpucommons.slurm.summary import node_lines
+
+    return list(node_lines(nodes))
 
 
 def _nodes_of_job(reader: Reader, id: str, prometheus: str | None) -> "dict[str, NodeUse]":
     """What a Slurm job used on all of its nodes, where a Prometheus is known. It is asked only for Slurm's jobs."""
-    known = prometheus or load_settings(reader.config, {}).settings.fleet.prometheus_url
-    if parse_decimal(id) is None or not known:
+    if parse_decimal(id) is None or not (prometheus or load_settings(reader.config, {}).settings.fleet.prometheus_url):
         return {}
     from gpucommons.cli.slurm import nodes_of_job
 

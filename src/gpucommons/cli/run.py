@@ -30,7 +30,7 @@ from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, ring_bell, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 
 # Runs a command as a child: same user, terminal, signals and exit code.
 

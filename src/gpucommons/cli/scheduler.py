@@ -25,7 +25,7 @@ from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
 from gpucommons.config.runtime_directory import control_path, control_sockets, own_control_socket
 from gpucommons.faces.documents.values import indented, one_line
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 
 app = typer.Typer(
     help="Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients."

@@ -6,9 +6,8 @@ Pods, namespaces and names of GPUs come from clients: the lines are escaped when
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpucommons.model.sharing import DEFAULT_GPU
-from gpucommons.rules.identities import NO_POD
-from gpucommons.rules.wait_reasons import gibibytes
+from gpucommons.base.text import gibibytes
+from gpucommons.model.words import DEFAULT_GPU, NO_POD
 
 Document = Mapping[str, Any]
 

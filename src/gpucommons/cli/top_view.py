@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpucommons.base.text import Printable, parse_decimal, printable
+from gpucommons.base.text import Printable, parse_decimal, printable, qualified_name
 from gpucommons.cli.gpus_view import summary_lines
 from gpucommons.cli.output import Line, Span
 from gpucommons.cli.top_feed import MEMORY, RECENT_S, UTILIZATION, Feed, FeedUpdate
@@ -33,7 +33,6 @@ from gpucommons.cli.top_table import (
     size,
     sum_known,
 )
-from gpucommons.rules.identities import qualified_name
 
 # The processes of `gpucommons top`, in the order of nvitop's columns; as a list, or as a tree below their jobs. Pure.
 #

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.text import Printable, printable, printable_lines
+from gpucommons.base.text import Printable, printable, printable_lines, qualified_name
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
@@ -15,7 +15,6 @@ from gpucommons.cli.scheduler_view import parked_lines
 from gpucommons.cli.suggestions import gpus, pids, users
 from gpucommons.cli.text_table import Format, TextTable, exact_table, wrapped
 from gpucommons.faces.documents.values import indented
-from gpucommons.rules.identities import qualified_name
 
 # The text of `gpucommons who`, from the API's documents. Pure.
 #

@@ -19,7 +19,7 @@ from gpucommons.cli.scheduler_view import behind, clients_named, explanation, ro
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
-from gpucommons.rules.identities import NO_POD
+from gpucommons.model.words import NO_POD
 
 # What is known of turns where no scheduler runs.
 _NO_TURNS: Document = {"gpus": {}, "clients": {}, "parking": None}

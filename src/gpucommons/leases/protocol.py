@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.base.text import LineSplitter, LineTooLong
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 
 # The lines of the lease socket: one JSON object each. Pure.
 #

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpucommons.base.files import open_state_file
+from gpucommons.base.text import qualified_name
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading, Numbering, format_line, parse_line
@@ -23,7 +24,6 @@ from gpucommons.model.leases import LeasesReading, MpsReading, Trespasser
 from gpucommons.model.sharing import ParkingReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.cost import quota_states
-from gpucommons.rules.identities import qualified_name
 
 # Detects the events between two snapshots: GPUs, allocations, quotas, turns, leases, parking, idle holders. Pure.
 #

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from gpucommons.base.files import refused
+from gpucommons.base.text import qualified_name
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
 from gpucommons.ledger.integrate import Gap
 from gpucommons.ledger.schema import APPLICATION_ID, DAY, DAY_S, HOUR, LAYERS, MIGRATIONS, Piece, pieces
@@ -21,7 +22,6 @@ from gpucommons.model.accounts import (
     PERIODS,
     AccountsReading,
     Amounts,
-    By,
     Charge,
     HeldKey,
     JobFigures,
@@ -33,8 +33,9 @@ from gpucommons.model.accounts import (
     sum_amounts,
 )
 from gpucommons.model.allocations import UNATTRIBUTED, Account, Slot
+from gpucommons.model.words import By
 from gpucommons.rules.cost import charge_of
-from gpucommons.rules.identities import account_name, qualified_name
+from gpucommons.rules.identities import account_name
 
 # Reads a period from the ledger file, also while an agent writes it. Never writes.
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple, Self
 
 from gpucommons.model.allocations import Account, Slot
+from gpucommons.model.words import By
 
 # What a GPU-hour and a kilowatt-hour cost, and how much CO2 a kilowatt-hour causes. What is not set is not shown.
 #
@@ -144,18 +144,6 @@ class LedgerReading:
 
 
 PERIODS = ("today", "7d", "30d")
-
-
-class By(StrEnum):
-    """What the rows of the accounts are. A day begins at midnight UTC, as in the ledger."""
-
-    USER = "user"
-    GROUP = "group"
-    NAMESPACE = "namespace"
-    POD = "pod"
-    JOB = "job"
-    DAY = "day"
-    GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True)

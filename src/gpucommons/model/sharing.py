@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.words import SharingClass
 
 # Counts values up to bounds, as Prometheus's histograms do.
 
@@ -159,15 +160,6 @@ MOVE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
 # A pause takes under a millisecond where the queue of submitted work is short, and up to its timeout where it is deep.
 PAUSE_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 TURN_BUCKETS: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-
-
-class SharingClass(StrEnum):
-    """What a program may wait for. batch: it takes turns like any other. latency: it is never paused, and others are
-    held back while it works. background: it runs only while no program of another class uses the GPU."""
-
-    BATCH = "batch"
-    LATENCY = "latency"
-    BACKGROUND = "background"
 
 
 class WaitReason(StrEnum):
@@ -365,7 +357,3 @@ class Turn:
 
 
 Timeline = Mapping[str, tuple[Turn, ...]]
-
-
-# The one queue of all clients whose GPU is not known (yet).
-DEFAULT_GPU: Final = "default"

@@ -5,24 +5,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpucommons.base.text import printable
+from gpucommons.base.text import printable, qualified_name
 from gpucommons.model.allocations import Account, AllocationReading
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import Owner, Place, ProcessShare
+from gpucommons.model.words import NO_POD
 
 _LONGEST_PART: Final = 64
-# What nvshare's library sends where it runs in no pod.
-NO_POD: Final = frozenset({"", "none"})
 
 
 def owner_key(owner: Owner) -> str:
     """The identity of an owner in the API."""
     return f"{owner.kind.value}/{owner.id}"
-
-
-def qualified_name(namespace: str, name: str) -> str:
-    """The name of an owner or a pod: `namespace/name` in Kubernetes, else `name`."""
-    return f"{namespace}/{name}" if namespace and name else name
 
 
 def process_name(owner: str, command: str, pids: Collection[int]) -> str:

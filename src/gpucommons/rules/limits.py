@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from gpucommons.base.text import qualified_name
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.ownership import WHOLE_SM, ProcessShare
 from gpucommons.model.sharing import ClientSharing, ParkedReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.identities import qualified_name, slots_by_place
+from gpucommons.rules.identities import slots_by_place
 from gpucommons.rules.wait_reasons import wait_sentence
 
 # A program that uses the GPU for less than this does not keep it busy.

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from gpucommons.base.periods import spoken_duration
-from gpucommons.base.text import parse_decimal
+from gpucommons.base.text import gibibytes, parse_decimal
 from gpucommons.model.accounts import LedgerState
 from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.events import ALLOCATION_GONE, Alert, Event
@@ -29,7 +29,6 @@ from gpucommons.rules.health import (
     xid_meaning,
 )
 from gpucommons.rules.identities import account_name, slot_name
-from gpucommons.rules.wait_reasons import gibibytes
 
 HELD_IDLE_S: Final = 1800.0
 # The source that asks the NVIDIA driver.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpucommons.base.periods import spoken_age
+from gpucommons.base.text import gibibytes
 from gpucommons.model.allocations import SlotStatus
 from gpucommons.model.leases import Lease, SlotBlocker
 from gpucommons.model.sharing import (
@@ -21,9 +22,9 @@ from gpucommons.model.sharing import (
     GpuSharing,
     ParkedFor,
     ParkedReading,
-    SharingClass,
     WaitReason,
 )
+from gpucommons.model.words import SharingClass
 from gpucommons.rules.identities import account_name
 
 _SHARING: Final[Mapping[str, str]] = {
@@ -126,10 +127,6 @@ def memory_sentence(gpu: GpuSharing, clients: Iterable[ClientSharing]) -> str:
     if not programs or len(programs) < len(there):
         held.append(f"{gibibytes(gpu.running_memory_bytes)} running")
     return f"{', '.join(held)}, safe limit {gibibytes(gpu.safe_limit_bytes)}"
-
-
-def gibibytes(amount_bytes: int) -> str:
-    return f"{amount_bytes / (1 << 30):.1f} GiB"
 
 
 def blockers_of(

@@ -6,8 +6,9 @@ from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons.accounts import CO2, COST, collect_accounts
 from gpucommons.faces.documents.accounts import accounts
 from gpucommons.ledger.query import PeriodUsage, accounts_of
-from gpucommons.model.accounts import AccountsReading, Amounts, By
+from gpucommons.model.accounts import AccountsReading, Amounts
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.words import By
 from ledger.builders import ALICE, GPU
 from played import snapshot_of
 

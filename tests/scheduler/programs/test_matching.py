@@ -6,7 +6,7 @@ import pytest
 
 from attribution.builders import GIB, container, pod
 from gpucommons.model.process_identity import ProcessContext
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import (

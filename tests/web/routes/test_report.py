@@ -17,8 +17,9 @@ from gpucommons.faces.history.history import History
 from gpucommons.faces.web.routes.api import Api
 from gpucommons.faces.web.routes.request import Request, Response
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import By, PeriodAccounts
+from gpucommons.model.accounts import PeriodAccounts
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.words import By
 from gpucommons.rules.privacy import SEES_ALL, Viewer
 from ledger.builders import ALICE, BOB, MIG, batch, moment
 from played import snapshot_of

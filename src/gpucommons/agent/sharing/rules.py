@@ -10,7 +10,7 @@ from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import SharingQuotaSettings
 from gpucommons.config.settings import Settings
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.matching import ProgramRule
 

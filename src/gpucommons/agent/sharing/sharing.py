@@ -23,8 +23,9 @@ from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import SharingClass, SharingReading
+from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.words import SharingClass
 from gpucommons.model.workloads import PodReading, UsersReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy

@@ -12,7 +12,8 @@ from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value
 from gpucommons.faces.documents.schema import Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import ENVELOPE, View
-from gpucommons.model.accounts import By, PeriodAccounts
+from gpucommons.model.accounts import PeriodAccounts
+from gpucommons.model.words import By
 from gpucommons.rules.privacy import Viewer
 
 SUMMARY = "GPU-hours and energy of any period, by user, group, namespace, pod, job, day or GPU"

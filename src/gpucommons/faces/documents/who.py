@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+from gpucommons.base.text import qualified_name
 from gpucommons.faces.documents.accounts import hours
 from gpucommons.faces.documents.schema import (
     INTEGER,
@@ -40,7 +41,7 @@ from gpucommons.model.ownership import (
 )
 from gpucommons.model.process_identity import PidView, ProcessKey, ProcessRow
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.identities import account_names, billed_to, owner_key, qualified_name, slots_by_place
+from gpucommons.rules.identities import account_names, billed_to, owner_key, slots_by_place
 from gpucommons.rules.limits import LimitKind, ProgramLimit, limits_of
 
 _BASIS = or_null(one_of(*Basis))

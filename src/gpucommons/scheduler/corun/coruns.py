@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 from gpucommons.model.gpu import IDLE_ACTIVITY, DeviceActivity
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
 from gpucommons.scheduler.corun.facts import (
     LONG_USE_SPAN_S,

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from gpucommons.base.text import parse_decimal
-from gpucommons.model.sharing import DEFAULT_GPU
+from gpucommons.model.words import DEFAULT_GPU
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.state import Action, Client, ClientStanding, GpuQueue
 

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gpucommons.model.sharing import SharingClass, WaitReason
+from gpucommons.model.sharing import WaitReason
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.coruns import SETTLE_S, PhaseCause, Way
 from gpucommons.scheduler.policy.attained import give_way, own_service_s, service_s
 from gpucommons.scheduler.policy.billing import EPSILON_S

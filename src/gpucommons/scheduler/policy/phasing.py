@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from gpucommons.model.gpu import DeviceActivity
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, MAX_CLIENTS, SETTLE_S, Phase, Way
 from gpucommons.scheduler.policy.billing import EPSILON_S
 from gpucommons.scheduler.policy.state import (

@@ -10,7 +10,8 @@ from typing import Final
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
-from gpucommons.model.sharing import SharingClass, WaitReason
+from gpucommons.model.sharing import WaitReason
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.policy import attained
 from gpucommons.scheduler.policy.evaluation import (
     Evaluation,

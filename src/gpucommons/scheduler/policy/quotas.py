@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.base.text import LARGEST_BYTES, parse_core, parse_memory
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.model.workloads import CLASS_ANNOTATION, CORE_LIMIT_ANNOTATIONS, MEMORY_LIMIT_ANNOTATIONS
 from gpucommons.scheduler.policy.state import Client, client_name
 

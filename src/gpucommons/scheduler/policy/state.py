@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from gpucommons.base.peers import ClientProcess
 from gpucommons.config.scheduler import SchedulerSettings
-from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS, Histogram, SharingClass
+from gpucommons.model.sharing import DRAIN_BUCKETS, TURN_BUCKETS, Histogram
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.coruns import TURN_GAIN, Coruns, Phase, Way
 from gpucommons.scheduler.policy.billing import QuotaBucket, TurnClock
 from gpucommons.scheduler.protocol.wire import MessageType, Version

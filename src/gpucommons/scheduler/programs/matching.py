@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
 

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.policy.state import Client, ClientStanding
 
 # How much of the time a program that rests may hold background ones back: the CPU work of one that does not use the GPU

@@ -19,7 +19,8 @@ from gpucommons.base.line_server import LineConnection, LineLimits, LinePeer, Li
 from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.base.unix_listener import ListenError, peer_credentials
 from gpucommons.config.runtime_directory import control_path
-from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingClass, SharingReading
+from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingReading
+from gpucommons.model.words import SharingClass
 from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.server import SchedulerServer

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import SharingClass
+from gpucommons.model.words import SharingClass
 from gpucommons.pauser.backend import Code
 from gpucommons.pauser.client import (
     LOCK_TIMEOUT_GROWTH,

@@ -20,11 +20,11 @@ from gpucommons.model.sharing import (
     LeftAlone,
     ParkingReading,
     PauserReading,
-    SharingClass,
     SharingReading,
     WaitReading,
     WaitReason,
 )
+from gpucommons.model.words import SharingClass
 from gpucommons.rules.identities import nvshare_client_name, process_name
 from gpucommons.scheduler.corun.coruns import Phase, PhaseCause, Way
 from gpucommons.scheduler.policy import evaluation

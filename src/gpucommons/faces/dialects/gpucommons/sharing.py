@@ -13,10 +13,10 @@ from gpucommons.model.sharing import (
     TURN_BUCKETS,
     ClientSharing,
     HistogramReading,
-    SharingClass,
     SharingReading,
 )
 from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.words import SharingClass
 
 # gpucommons_sharing_*: how each GPU is shared, the durations of waits, turns and hand-offs, and each client.
 #
