@@ -109,7 +109,7 @@ class Reader:
         return [AgentAddress(url, only_agents=True) for url in dict.fromkeys(urls)]
 
     def _settings(self) -> tuple[str, str]:
-        """`web.listen` and `web.socket`. Loading all settings takes time: only for a file or a variable of these two."""
+        """`web.listen` and `web.socket`. Loading all settings takes time: only for a file, or a variable of these."""
         if self.config is None and not any(name in os.environ for name in _VARIABLES):
             return DEFAULT_LISTEN, AUTO
         web = load_settings(self.config, {}).settings.web
