@@ -6,25 +6,22 @@ Takes mutants at random for the given time, of the modules whose path contains W
 the tests have killed, and every one that survived. A survivor is a behaviour that no test knows, or a change without an
 effect: a person has to judge that. The seed is printed: with it, the same mutants come in the same order.
 
-Each mutant is a fork of a process that has imported pytest and nothing of the project: the changed module is compiled
-from memory, and no file is written.
+Each mutant is a fork, which imports the project again with the changed source of one module. So does every program that
+its tests start with this Python: a `sitecustomize` of the mutant is first on the path. No file of ours is written.
 """
 
 import ast
 import contextlib
 import copy
 import importlib
-import importlib.abc
-import importlib.util
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -195,53 +192,75 @@ def _change_constant(node: ast.Constant) -> None:
 # Running the tests against a mutant.
 
 
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from memory."""
+# Python imports it when it starts, before anything of the project.
+_SITE: Final = """
+import importlib.abc, importlib.util, sys
 
-    def __init__(self, name: str, source: str, path: Path) -> None:
-        self._name, self._source, self._path = name, source, path
 
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        if name != self._name:
-            return None
-        return importlib.util.spec_from_loader(name, self, origin=str(self._path))
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        return importlib.util.spec_from_loader(name, self, origin={path!r}) if name == {name!r} else None
 
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._source, str(self._path), "exec"), module.__dict__)
+    def exec_module(self, module):
+        module.__file__ = {path!r}
+        exec(compile({source!r}, {path!r}, "exec"), module.__dict__)
+
+
+sys.meta_path.insert(0, Changed())
+"""
 
 
 def outcome(subject: Subject, source: str) -> int | None:
     """The exit status of the tests with this source of the module; None if they did not end in time."""
-    child = os.fork()
-    if not child:
-        os.setsid()
-        _run_tests(subject, source)
-    deadline_s = time.monotonic() + _LONGEST_S
-    while time.monotonic() < deadline_s:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        child = os.fork()
+        if not child:
+            os.setsid()
+            _run_tests(subject, source, Path(folder))
+        deadline_s = time.monotonic() + _LONGEST_S
+        while time.monotonic() < deadline_s:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return None
 
 
-def _run_tests(subject: Subject, source: str) -> None:
-    """In the child. Does not return."""
+def _run_tests(subject: Subject, source: str, folder: Path) -> None:
+    """In the child. Does not return. What the tests write goes into the folder."""
     import pytest
 
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)
     os.environ["TEST_EXAMPLES"] = "25"
-    sys.meta_path.insert(0, _Changed(subject.name, source, ROOT / subject.module))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    _forget_the_project()
+    _change_imports(subject, source, folder)
     status = 70
     with contextlib.suppress(BaseException):
         options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long")
         status = int(pytest.main([*options, *(str(ROOT / test) for test in subject.tests)]))
     os._exit(status)
+
+
+def _forget_the_project() -> None:
+    """The fork of a process that has imported the module, or a test of it, would use the unchanged one."""
+    ours = (str(ROOT / "src"), str(ROOT / "tests"))
+    for name, module in list(sys.modules.items()):
+        if name != __name__ and str(getattr(module, "__file__", "")).startswith(ours):
+            del sys.modules[name]
+
+
+def _change_imports(subject: Subject, source: str, folder: Path) -> None:
+    site = folder / "sitecustomize.py"
+    site.write_text(_SITE.format(name=subject.name, path=str(ROOT / subject.module), source=source), "utf-8")
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    exec(compile(site.read_text("utf-8"), str(site), "exec"), {})
 
 
 class Counts(NamedTuple):

@@ -1,6 +1,8 @@
 """The mutation runner: which changes it makes, and that it sees whether tests notice them."""
 
 import ast
+import importlib
+from pathlib import Path
 
 import pytest
 
@@ -43,10 +45,23 @@ def test_the_modules_and_their_tests_exist(subject: Subject) -> None:
 
 
 @pytest.mark.long
-def test_a_change_that_a_test_knows_is_killed_and_another_survives() -> None:
+def test_a_change_that_a_test_knows_is_killed_also_where_the_module_was_imported_before() -> None:
     subject = next(each for each in SUBJECTS if each.module.endswith("idle/escalation.py"))
+    importlib.import_module(subject.name)
     source = (runner.ROOT / subject.module).read_text("utf-8")
     assert outcome(subject, source) == 0
     killed = source.replace("if done is None:\n        return IdleStep.NOTIFY", "if done is None:\n        return None")
     assert killed != source
     assert outcome(subject, killed) == 1
+
+
+def test_programs_that_a_test_starts_have_the_changed_module_too(tmp_path: Path) -> None:
+    test = tmp_path / "test_in_a_process.py"
+    test.write_text(
+        "import subprocess, sys\n"
+        "def test_it() -> None:\n"
+        "    subprocess.run([sys.executable, '-P', '-c', 'from gpucommons.base.backoff import CHANGED'], check=True)\n"
+    )
+    subject = Subject("src/gpucommons/base/backoff.py", (str(test),))
+    assert outcome(subject, "CHANGED = True") == 0
+    assert outcome(subject, "") == 1

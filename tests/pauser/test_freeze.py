@@ -42,7 +42,8 @@ def group(name: str) -> Iterator[Path]:
         (path / "cgroup.freeze").write_text("0")
         for pid in (path / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-        until(lambda: not (path / "cgroup.procs").read_text(), "the group is empty")
+        # A killed process leaves the list before it leaves the group, which cannot be removed until then.
+        until(lambda: "populated 0" in (path / "cgroup.events").read_text(), "the group is empty")
         path.rmdir()
 
 
