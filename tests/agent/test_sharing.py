@@ -139,8 +139,8 @@ def test_every_variable_sets_its_key() -> None:
 def test_the_policy_uses_the_keys_in_their_units() -> None:
     policy = Policy(scheduler(**{f"NVSHARE_{name}": value for name, value in VARIABLES.items()}))
     gpu = policy.add_gpu("GPU-0", 0, 0.0)
-    assert (gpu.total_bytes, gpu.safe_limit_bytes) == (80 * GIB, 64 * GIB)
-    assert gpu.clock.window_s == 4.0
+    assert (gpu.memory.total_bytes, gpu.memory.safe_limit_bytes) == (80 * GIB, 64 * GIB)
+    assert gpu.turns.clock.window_s == 4.0
     assert (policy.terms.mode, policy.terms.fixed_switch_time) == (Mode.SERIAL, True)
     first, second = Client(1, gpu), Client(2, gpu)
     assert evaluation.quantum_s(policy.terms, first, second, WaitReason.TURN) == 30

@@ -53,7 +53,7 @@ class NamedWorld(World):
 
     def ask(self, peer: Peer) -> None:
         """A revoked client that asks has stopped: that is how the scheduler reads it."""
-        if peer.client.revoked:
+        if peer.client.turn.revoked:
             peer.holds = peer.must_drop = False
         super().ask(peer)
 
@@ -108,7 +108,7 @@ class NamedWorld(World):
 
     def holders(self, uuid: str) -> Sequence[Peer]:
         """The clients that may use the device now, those that were asked to stop included."""
-        return [p for p in self.peers if p.holds and not p.client.revoked and self._true[p.client.id] == uuid]
+        return [p for p in self.peers if p.holds and not p.client.turn.revoked and self._true[p.client.id] == uuid]
 
     def _check_exclusive(self, holders: Sequence[Peer]) -> None:
         exclusive = self.policy.terms.mode is Mode.SERIAL or any(peer.client.version == 1 for peer in holders)

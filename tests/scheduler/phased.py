@@ -186,8 +186,8 @@ class PhasedSimulation(Simulation):
         job.runs = False
         job.stops += 1
         job.stopped_s = self.now
-        looking = self.gpu.phase is not None and self.gpu.phase.way is Way.MEASURING
-        job.look_until_s = self.gpu.phase_until_s if looking else None
+        looking = self.gpu.phases.current is not None and self.gpu.phases.current.way is Way.MEASURING
+        job.look_until_s = self.gpu.phases.until_s if looking else None
         return self.policy.paused(job.client, self.now)
 
     def _continue(self, job: Job) -> Sequence[Action]:

@@ -111,7 +111,7 @@ class Simulation:
             else:
                 self.perform(self.policy.tick(self.now))
         self.pass_until(end)
-        self.gpu.clock.advance(end)
+        self.gpu.turns.clock.advance(end)
 
     def pass_until(self, when_s: float) -> None:
         self.now = when_s
@@ -119,5 +119,5 @@ class Simulation:
     def billed_s(self, script: Script) -> float:
         """What a client was billed so far, including the running turn."""
         client = script.client
-        running = client.id in self.gpu.running
-        return client.billed_s + (self.gpu.clock.billed_s - client.turn_mark_s if running else 0.0)
+        running = client.id in self.gpu.turns.running
+        return client.turn.billed_s + (self.gpu.turns.clock.billed_s - client.turn.mark_s if running else 0.0)

@@ -51,8 +51,8 @@ def test_a_background_program_has_the_gpu_while_no_other_uses_it() -> None:
     batch = simulation.start([(20.0, "train"), (20.0, None), (FOREVER, "train")], owner="bob")
     simulation.run(3.0)
     assert simulation.play(15.0)[batch.client.id] >= 0.97
-    assert simulation.gpu.phase is not None
-    assert simulation.gpu.phase.cause is PhaseCause.CLASS
+    assert simulation.gpu.phases.current is not None
+    assert simulation.gpu.phases.current.cause is PhaseCause.CLASS
     # It rests: within two seconds the other one runs.
     simulation.run(4.0)
     assert simulation.play(15.0)[background.client.id] >= 0.97
@@ -117,9 +117,9 @@ def test_time_for_which_others_are_held_back_is_charged() -> None:
 
     simulation.at(simulation.now + 2.0, hold)
     simulation.run(20.0)
-    assert simulation.gpu.coruns.holds_back(server.client.id)
+    assert simulation.gpu.phases.coruns.holds_back(server.client.id)
     simulation.run(30.0)
-    assert not simulation.gpu.coruns.holds_back(server.client.id)
+    assert not simulation.gpu.phases.coruns.holds_back(server.client.id)
 
 
 def test_an_owner_alone_may_use_all_of_it() -> None:
@@ -127,7 +127,7 @@ def test_an_owner_alone_may_use_all_of_it() -> None:
     server, trainer = start(simulation, "train", LATENCY), start(simulation, "train")
     simulation.run(3 * MINUTE_S)
     assert server.stops == 0
-    assert simulation.gpu.coruns.holds_back(server.client.id)
+    assert simulation.gpu.phases.coruns.holds_back(server.client.id)
     assert trainer.progress_s > 0.0
 
 
@@ -143,13 +143,13 @@ def test_the_invariants_hold_whatever_programs_do(seed: int) -> None:
         simulation.run(dice.uniform(0.0, 5.0))
     stops = {job.client.id: 0 for job in jobs}
     for _ in range(1200):
-        guarded = [job for job in jobs if simulation.gpu.coruns.holds_back(job.client.id)]
+        guarded = [job for job in jobs if simulation.gpu.phases.coruns.holds_back(job.client.id)]
         for job in guarded:
             stops[job.client.id] = job.stops
         simulation.run(0.1)
         for job in guarded:
             # It was within its owner's share before and after: it was not paused in between.
-            if simulation.gpu.coruns.holds_back(job.client.id):
+            if simulation.gpu.phases.coruns.holds_back(job.client.id):
                 assert job.stops == stops[job.client.id], "a program of class latency was paused"
         if dice.random() < 0.01:
             job, chosen = dice.choice(jobs), dice.choice(list(SharingClass))

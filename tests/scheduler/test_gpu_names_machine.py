@@ -125,8 +125,8 @@ def test_a_turn_goes_along_when_its_gpu_becomes_known() -> None:
     assert world.sent[MessageType.DROP_LOCK] == 0
     world.advance(3.0)
     world.release(first)
-    assert first.client.billed_s == 5.0
-    assert first.client.turns == 1
+    assert first.client.turn.billed_s == 5.0
+    assert first.client.turn.count == 1
     assert standings(second) == ["running"]
     world.check()
 
@@ -162,7 +162,7 @@ def test_where_a_turn_meets_another_the_newer_one_is_dropped_and_no_one_else_joi
     world._perform(world.devices.update([GpuFacts("GPU-a1", 0), GpuFacts("GPU-b1", 2)], world.now))
     assert [peer.must_drop for peer in (astray, holder)] == [False, True]
     gpu = holder.client.gpu
-    assert list(gpu.running.values()) == [astray.client, holder.client]
+    assert list(gpu.turns.running.values()) == [astray.client, holder.client]
     world.release(holder)
     assert standings(astray, early, holder, waiter) == ["running", "waiting", "idle", "waiting"]
     world.release(astray)
@@ -238,8 +238,8 @@ def test_debts_and_revocations_move_too() -> None:
     world.ask(deaf)
     world.memory(deaf, 4 * GIB)
     world.advance(6.0)
-    assert deaf.client.revoked
-    bucket = deaf.client.bucket
+    assert deaf.client.turn.revoked
+    bucket = deaf.client.quota.bucket
     assert bucket is not None
     balance_s = bucket.balance_s
     assert balance_s < 0
@@ -248,7 +248,7 @@ def test_debts_and_revocations_move_too() -> None:
     world.read()
     world.nvml(deaf, 4 * GIB)
     gpu = deaf.client.gpu
-    assert (gpu.key, gpu.held_bytes, gpu.revoked) == ("GPU-a1", 4 * GIB, {deaf.client.id: deaf.client})
+    assert (gpu.key, gpu.memory.held_bytes, gpu.turns.revoked) == ("GPU-a1", 4 * GIB, {deaf.client.id: deaf.client})
     assert bucket.balance_s == balance_s
     world.ask(deaf)
     assert deaf.client.standing is ClientStanding.THROTTLED

@@ -49,7 +49,7 @@ class Node:
         while (due := self.policy.next_deadline_s()) <= end:
             self.now = max(self.now, due)
             self.perform(self.policy.tick(self.now))
-            seen.append(frozenset(id for gpu in self.policy.gpus.values() for id in gpu.running))
+            seen.append(frozenset(id for gpu in self.policy.gpus.values() for id in gpu.turns.running))
         self.now = end
         return seen
 
@@ -75,13 +75,13 @@ def test_gpus_separate_when_no_program_links_them() -> None:
     node.link(("GPU-0", "GPU-1"))
     assert one.gpu is other.gpu
     assert list(one.gpu.devices) == ["GPU-0", "GPU-1"]
-    assert one.gpu.total_bytes == 20 * GIB
+    assert one.gpu.memory.total_bytes == 20 * GIB
     node.run(5.0)
     node.link()
     node.run(5.0)
     assert (one.gpu.key, other.gpu.key) == ("GPU-0", "GPU-1")
     assert [list(client.gpu.devices) for client in (one, other)] == [["GPU-0"], ["GPU-1"]]
-    assert one.gpu.total_bytes == 10 * GIB
+    assert one.gpu.memory.total_bytes == 10 * GIB
     assert one.standing is other.standing is ClientStanding.RUNNING
 
 
@@ -90,7 +90,7 @@ def test_a_reading_keeps_the_links() -> None:
     node.program("GPU-1")
     node.link(("GPU-0", "GPU-1"))
     node.read()
-    assert node.policy.gpus["GPU-0"].total_bytes == 20 * GIB
+    assert node.policy.gpus["GPU-0"].memory.total_bytes == 20 * GIB
     assert node.devices.queue_named("1", node.now).key == "GPU-0"
     assert node.devices.is_linked(node.policy.gpus["GPU-1"])
     assert not node.devices.is_linked(node.policy.gpus["GPU-0"])

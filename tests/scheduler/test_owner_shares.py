@@ -13,7 +13,7 @@ def share_and_longest_pause(node: Node, client: Client) -> tuple[float, float]:
     """The share of time in which a client runs, and the longest time for which it does not."""
     end_s, ran_s, longest_s, stopped_s = node.now + OVER_S, 0.0, 0.0, node.now
     while node.now < end_s:
-        runs, since_s = client.id in client.gpu.running, node.now
+        runs, since_s = client.id in client.gpu.turns.running, node.now
         node.run(min(0.01, end_s - node.now) + 1e-9)
         if runs:
             ran_s += node.now - since_s

@@ -126,13 +126,13 @@ def test_jobs_with_a_quota_are_measured_and_run_together_with_others(limits: tup
     simulation = PhasedSimulation(0.7)
     jobs = [simulation.start([(FOREVER, 512)], core=limit) for limit in limits]
     simulation.run(20.0)
-    billed_s = [job.client.billed_s for job in jobs]
+    billed_s = [job.client.turn.billed_s for job in jobs]
     rates = simulation.play(120.0)
     found = [100 * rates[job.client.id] for job in jobs]
     assert found[-1] >= 90.0, "the others do not stop for it"
     assert min(found[:-1]) >= 1.5 * limits[0], "time together is divided by the number of jobs that run"
     for job, before_s, limit in zip(jobs[:-1], billed_s, limits, strict=False):
-        assert 100 * (job.client.billed_s - before_s) / 120 == pytest.approx(limit, abs=1.0)
+        assert 100 * (job.client.turn.billed_s - before_s) / 120 == pytest.approx(limit, abs=1.0)
         assert job.longest_pause_s <= 10.0
 
 

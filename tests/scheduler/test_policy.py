@@ -20,7 +20,7 @@ def simulation(**changes: object) -> Simulation:
 
 
 def running(sim: Simulation) -> set[int]:
-    return set(sim.gpu.running)
+    return set(sim.gpu.turns.running)
 
 
 def runs(script: Script) -> bool:
@@ -258,12 +258,12 @@ def test_overload_leaves_the_oldest_and_ends_with_a_margin() -> None:
     first, second = sim.add(tail_s=0.5), sim.add(tail_s=0.5)
     report(sim, first, 5 * GIB)
     report(sim, second, 5 * GIB)
-    assert sim.gpu.overloaded
+    assert sim.gpu.memory.overloaded
     assert T.DROP_LOCK not in first.received
     assert second.received[-1] is T.DROP_LOCK
     assert not runs(sim.add())
     sim.run(0.6)
-    assert not sim.gpu.overloaded
+    assert not sim.gpu.memory.overloaded
     assert running(sim) >= {first.client.id}
     assert second.received[-1] is T.WAIT_FOR_MEM
     # 4 + 5 would be within the safe limit, but not with the margin that one dropped for memory must keep.
@@ -289,7 +289,7 @@ def test_overload_lasts_until_there_is_a_margin() -> None:
 def test_one_that_grows_alone_is_no_overload() -> None:
     sim = simulation()
     report(sim, sim.add(), 50 * GIB)
-    assert not sim.gpu.overloaded
+    assert not sim.gpu.memory.overloaded
 
 
 # Clients that do not stop
@@ -311,7 +311,7 @@ def share_of_honest(revoke_after_s: float, quantum_s: float, tail_s: float | Non
         before_s, ran = sim.now, runs(honest)
         sim.run(0.01)
         ran_s += (sim.now - before_s) if ran else 0.0
-        if deaf.client.turns and not runs(deaf):
+        if deaf.client.turn.count and not runs(deaf):
             turns += 1
             pid = 100 + turns
             sim.leave(deaf)
@@ -358,10 +358,10 @@ def test_a_client_that_ignores_drop_lock_gets_it_every_five_seconds_and_is_revok
             drops.append((second - 1, count))
         sim.run(1.0)
     assert drops == [(0, 1), (5, 2), (10, 3), (15, 4), (20, 5), (25, 6), (30, 7)]
-    assert deaf.client.revoked
+    assert deaf.client.turn.revoked
     assert runs(other)
-    assert sim.gpu.drops["revoked"] == 1  # type: ignore[index]
-    assert deaf.client.billed_s == pytest.approx(40.0, abs=0.1)
+    assert sim.gpu.turns.drops["revoked"] == 1  # type: ignore[index]
+    assert deaf.client.turn.billed_s == pytest.approx(40.0, abs=0.1)
 
 
 def test_the_others_go_on_where_the_memory_of_the_revoked_allows() -> None:
@@ -370,7 +370,7 @@ def test_the_others_go_on_where_the_memory_of_the_revoked_allows() -> None:
     sim.perform(sim.policy.measure_memory(deaf.client, 5 * GIB, None, sim.now))
     big, small = sim.add(memory=6 * GIB), sim.add(memory=3 * GIB)
     sim.run(100.0)
-    assert deaf.client.revoked
+    assert deaf.client.turn.revoked
     assert T.LOCK_OK not in big.received
     assert runs(small)
     sim.perform(sim.policy.disconnect(deaf.client, sim.now))
@@ -384,7 +384,7 @@ def test_the_memory_of_the_revoked_counts_next_to_running_clients() -> None:
     sim.perform(sim.policy.measure_memory(deaf.client, 3 * GIB, None, sim.now))
     other = sim.add(memory=7 * GIB)
     sim.run(70.0)
-    assert deaf.client.revoked
+    assert deaf.client.turn.revoked
     sim.perform(sim.policy.disconnect(other.client, sim.now))
     small, waiter = sim.add(memory=3 * GIB), sim.add(memory=4 * GIB)
     assert runs(small)
@@ -399,9 +399,9 @@ def test_a_revoked_client_that_asks_again_is_one_like_all() -> None:
     sim = simulation(mode=Mode.SERIAL)
     deaf, other = sim.add(obeys=False), sim.add()
     sim.run(45.0)
-    assert deaf.client.revoked
+    assert deaf.client.turn.revoked
     sim.perform(sim.policy.request(deaf.client, sim.now))
-    assert not deaf.client.revoked
+    assert not deaf.client.turn.revoked
     assert deaf.client.standing is ClientStanding.WAITING
     release(sim, other)
     assert runs(deaf)
@@ -417,7 +417,7 @@ def test_a_revoked_client_blocks_only_the_memory_that_nvml_shows(total: int | No
         sim.perform(sim.policy.resize(sim.gpu, total, sim.now))
     liar, honest = sim.add(memory=MAX_CLAIMED, obeys=False), sim.add(memory=6 * GIB)
     sim.run(400.0)
-    assert liar.client.revoked
+    assert liar.client.turn.revoked
     assert runs(honest), "the claim is not confirmed"
     release(sim, honest)
     sim.perform(sim.policy.measure_memory(liar.client, 12 * GIB, None, sim.now))
@@ -452,7 +452,7 @@ def test_by_default_the_second_revocation_closes_the_connection() -> None:
     deaf = sim.add(obeys=False)
     sim.add(tail_s=0.1)
     sim.run(45.0)
-    assert deaf.client.revoked
+    assert deaf.client.turn.revoked
     sim.perform(sim.policy.request(deaf.client, sim.now))
     # The other client first gets as much as the deaf one had: 10 s, and 30 s in which it did not stop.
     sim.run(80.0)
@@ -483,7 +483,9 @@ def test_a_deaf_client_that_connects_again_is_refused_after_its_second_turn(pati
 
 
 def runs_late(sim: Simulation, script: Script, patience_s: float) -> bool:
-    return script.client.revoked or (script.client.drop_s is not None and sim.now - script.client.drop_s >= patience_s)
+    return script.client.turn.revoked or (
+        script.client.turn.drop_s is not None and sim.now - script.client.turn.drop_s >= patience_s
+    )
 
 
 def test_without_a_fence_a_revoked_process_may_connect_again() -> None:
@@ -516,11 +518,11 @@ def test_a_lent_turn_ends_when_another_client_requests_it_and_is_not_evaluated_b
     assert sim.policy.next_deadline_s() == float("inf")
     sim.run(100.0)
     assert runs(limited)
-    assert limited.client.bucket is not None
-    before_s = limited.client.bucket.balance_s
+    assert limited.client.quota.bucket is not None
+    before_s = limited.client.quota.bucket.balance_s
     sim.perform(sim.policy.request(other.client, sim.now))
     sim.run(20.0)
-    assert limited.client.bucket.balance_s <= before_s
+    assert limited.client.quota.bucket.balance_s <= before_s
     assert runs(other)
 
 
@@ -538,7 +540,7 @@ def with_utilisation(sim: Simulation, seconds: float, demands: dict[int, float])
     """Lets time pass with one utilisation sample a second, computed from the clients that ran."""
     for _ in range(round(seconds)):
         sim.run(1.0)
-        busy = min(1.0, sum(demands[id] for id in sim.gpu.running))
+        busy = min(1.0, sum(demands[id] for id in sim.gpu.turns.running))
         sim.perform(sim.policy.sample_busy(sim.gpu, busy, 0.9, sim.now))
 
 
@@ -550,7 +552,7 @@ def pair(first: float, second: float) -> tuple[Simulation, Script, Script]:
 
 
 def demands(sim: Simulation, *scripts: Script) -> list[float | None]:
-    found = [sim.gpu.coruns.solo_activity(script.client.id) for script in scripts]
+    found = [sim.gpu.phases.coruns.solo_activity(script.client.id) for script in scripts]
     return [None if activity is None else activity.sm for activity in found]
 
 
@@ -559,16 +561,16 @@ def test_who_gives_way_to_one_that_waits_for_memory_does_not_slip_in_before_it()
     small, other, big = (sim.add(tail_s=0.01, memory=size * GIB) for size in (3, 3, 8))
     busy = {small.client.id: 0.3, other.client.id: 0.3, big.client.id: 0.95}
     with_utilisation(sim, 1000.0, busy)
-    begun = big.client.turns
+    begun = big.client.turn.count
     with_utilisation(sim, 800.0, busy)
-    assert big.client.turns - begun >= 9, "a turn of 40 s after each 40 s of the others'"
+    assert big.client.turn.count - begun >= 9, "a turn of 40 s after each 40 s of the others'"
 
 
 def test_an_unresponsive_client_does_not_keep_others_from_passing() -> None:
     sim = simulation()
     deaf, big = sim.add(memory=3 * GIB, obeys=False), sim.add(memory=8 * GIB)
     sim.run(41.0)
-    assert deaf.client.drop_s is not None
+    assert deaf.client.turn.drop_s is not None
     small = sim.add(memory=3 * GIB)
     assert not runs(small)
     sim.run(5.0)
@@ -603,7 +605,7 @@ def test_two_that_leave_it_idle_run_together() -> None:
     assert runs(one)
     assert runs(other)
     # A turn ends only for the measurement of the other, once a minute at most.
-    assert one.client.turns + other.client.turns < 16
+    assert one.client.turn.count + other.client.turn.count < 16
 
 
 def test_a_missing_measurement_holds_no_client_up() -> None:
@@ -614,4 +616,4 @@ def test_a_missing_measurement_holds_no_client_up() -> None:
         sim.run(1.0)
         sim.perform(sim.policy.sample_busy(sim.gpu, 0.5, 3600.0, sim.now))
     assert demands(sim, *scripts) == [None] * 3
-    assert len(sim.gpu.running) == 3
+    assert len(sim.gpu.turns.running) == 3

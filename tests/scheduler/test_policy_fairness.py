@@ -57,7 +57,7 @@ class Gpu(Simulation):
         self.perform(self.policy.disconnect(script.client, self.now))
 
     def sample(self) -> None:
-        busy = min(1.0, sum(self.demands[id] for id in self.gpu.running))
+        busy = min(1.0, sum(self.demands[id] for id in self.gpu.turns.running))
         self.perform(self.policy.sample_busy(self.gpu, busy, 0.9, self.now))
 
     def play(self, seconds: float) -> None:
@@ -69,9 +69,9 @@ class Gpu(Simulation):
 
     def pass_until(self, when_s: float) -> None:
         if when_s > self.now:
-            for client in self.gpu.running.values():
+            for client in self.gpu.turns.running.values():
                 self.ran_s[client.id] += when_s - self.now  # type: ignore[assignment]
-            for owner in {client.owner for client in self.gpu.running.values()}:
+            for owner in {client.owner for client in self.gpu.turns.running.values()}:
                 self.owner_ran_s[owner] += when_s - self.now  # type: ignore[assignment]
         super().pass_until(when_s)
 
@@ -204,7 +204,7 @@ def test_an_owner_that_connects_again_for_each_turn_gains_nothing() -> None:
     begin_s, churning = gpu.now, gpu.start(8, owner="cid")
     while gpu.now < begin_s + 3000.0:
         gpu.play(1.0)
-        if churning.client.drop_s is not None or (churning.client.turns and not churning.holds):
+        if churning.client.turn.drop_s is not None or (churning.client.turn.count and not churning.holds):
             gpu.leave(churning)
             churning = gpu.start(8, owner="cid")
     assert gpu.owner_ran_s["cid"] <= 1000.0 + 2 * QUANTUM_S
@@ -217,7 +217,7 @@ def test_an_owner_that_leaves_before_its_turn_ends_gains_nothing() -> None:
     begin_s, churning = gpu.now, gpu.start(8, owner="cid")
     while gpu.now < begin_s + 3000.0:
         gpu.play(1.0)
-        if churning.holds and gpu.now - churning.client.turn_s >= 30.0:
+        if churning.holds and gpu.now - churning.client.turn.begun_s >= 30.0:
             gpu.leave(churning)
             churning = gpu.start(8, owner="cid")
     assert gpu.owner_ran_s["cid"] <= 1000.0 + 2 * QUANTUM_S
@@ -247,5 +247,5 @@ def test_few_owners_that_left_are_remembered() -> None:
         script = gpu.start(0.5, owner=f"uid:{number}")
         gpu.play(2.0)
         gpu.leave(script)
-    assert len(gpu.gpu.departed_s) <= 256
-    assert len(gpu.gpu.lines) == 2
+    assert len(gpu.gpu.order.departed_s) <= 256
+    assert len(gpu.gpu.order.lines) == 2

@@ -78,7 +78,7 @@ class PolicyMachine(ClientMachine):
         peer = self.pick(who)
         if peer.client.is_program:
             self.world.hang(peer, hangs)
-            waits = [client for client in peer.client.gpu.waiting.values() if client.is_program]
+            waits = [client for client in peer.client.gpu.order.waiting.values() if client.is_program]
             assert not (hangs and waits), "no program waits for a call that hangs"
 
     @with_clients
@@ -257,9 +257,10 @@ def test_the_fast_path_of_a_release_gives_the_same_actions() -> None:
         short, again, long = (walk(seed, hand_over=way) for way in (True, True, False))
         assert short.log == again.log == long.log
         bills = [
-            [(peer.client.turns, round(peer.client.billed_s, 9)) for peer in world.peers] for world in (short, long)
+            [(peer.client.turn.count, round(peer.client.turn.billed_s, 9)) for peer in world.peers]
+            for world in (short, long)
         ]
         assert bills[0] == bills[1]
-        assert short.gpu.running_bytes == long.gpu.running_bytes
+        assert short.gpu.memory.running_bytes == long.gpu.memory.running_bytes
         handed_over += short.handed_over
     assert handed_over > 300

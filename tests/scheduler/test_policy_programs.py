@@ -45,17 +45,17 @@ def ran_s(world: World, peers: list[Peer], seconds: float) -> list[float]:
 
 
 def billed_s(world: World, peer: Peer) -> float:
-    clock = world.gpu.clock
+    clock = world.gpu.turns.clock
     clock.advance(world.now)
     runs = peer.client.standing is ClientStanding.RUNNING
-    return peer.client.billed_s + (clock.billed_s - peer.client.turn_mark_s if runs else 0.0)
+    return peer.client.turn.billed_s + (clock.billed_s - peer.client.turn.mark_s if runs else 0.0)
 
 
 # Programs that their users stop, and calls that hang
 
 
 def takes_turns(world: World) -> bool:
-    return world.gpu.phase is not None and world.gpu.phase.way is Way.TURNS
+    return world.gpu.phases.current is not None and world.gpu.phases.current.way is Way.TURNS
 
 
 def in_turns(world: World) -> list[Peer]:
@@ -77,9 +77,11 @@ def test_a_stopped_program_holds_no_turn_and_is_not_measured_again_when_it_goes_
         world.rejoin(stopped)
         for _ in range(20):
             world.advance(0.05, obey=True, delay_s=DELAY_S)
-            assert world.gpu.phase is not None
-            ways.add(world.gpu.phase.way)
-        assert world.gpu.running.keys() | world.gpu.waiting.keys() == {one.client.id for one in (stopped, *others)}
+            assert world.gpu.phases.current is not None
+            ways.add(world.gpu.phases.current.way)
+        assert world.gpu.turns.running.keys() | world.gpu.order.waiting.keys() == {
+            one.client.id for one in (stopped, *others)
+        }
         world.withdraw(stopped)
         world.advance(1.0, obey=True, delay_s=DELAY_S)
     assert Way.TURNS in ways
@@ -111,7 +113,7 @@ def test_a_program_that_leaves_while_its_call_hangs_leaves_nothing_behind() -> N
     world.hang(last, hangs=True)
     world.leave(last)
     world.advance(5.0, obey=True, delay_s=DELAY_S)
-    assert not world.gpu.hung
+    assert not world.gpu.turns.hung
     assert takes_turns(world)
 
 
@@ -204,11 +206,11 @@ def test_a_program_that_stops_after_its_revocation_is_resumed() -> None:
     world.advance(4.0)
     slow = next(peer for peer in peers if peer.must_drop)
     world.advance(31.0)
-    assert slow.client.revoked
+    assert slow.client.turn.revoked
     world.paused(slow)
     world.check()
     world.advance(5.0, obey=True)
-    assert not slow.client.revoked
+    assert not slow.client.turn.revoked
     assert slow.grants
 
 
@@ -262,7 +264,7 @@ def test_where_memory_is_switched_programs_continue_and_light_clients_run_togeth
                 world.ask(peer)
         world.advance(1.0, obey=True, delay_s=DELAY_S)
         world.check()
-        seen[frozenset(world.gpu.running) - {program.client.id for program in programs}] += 1
+        seen[frozenset(world.gpu.turns.running) - {program.client.id for program in programs}] += 1
     assert all((program.stopped_s, program.grants) == (NEVER, 0) for program in programs)
     both = frozenset(peer.client.id for peer in light)
     if not with_program:
@@ -283,7 +285,7 @@ def test_clients_that_are_not_light_take_memory_turns_one_by_one() -> None:
             if not peer.holds:
                 world.ask(peer)
         world.advance(1.0, obey=True, delay_s=DELAY_S)
-        together += len(world.gpu.running) > 1
+        together += len(world.gpu.turns.running) > 1
     # Together only in the moments in which those that request fit at once.
     assert together < 150
     assert all(peer.grants > 3 for peer in peers)
@@ -301,19 +303,19 @@ def test_v1_clients_whose_memory_is_shown_run_together_where_all_fit() -> None:
                     world.ask(peer)
             world.advance(1.0, obey=True, delay_s=DELAY_S)
             world.check()
-            together += len(world.gpu.running) == 2
+            together += len(world.gpu.turns.running) == 2
         return together
 
     assert play(30) == 0, "their memory is not known"
     for peer in peers:
         world.nvml(peer, 10 * GIB)
     assert play(30) > 20
-    assert not any(peer.client.blind for peer in peers)
+    assert not any(peer.client.memory.blind for peer in peers)
     world.nvml(peers[1], 95 * GIB)
     play(5)
     assert play(30) == 0, "they do not fit any more"
     world.nvml(peers[1], None)
-    assert peers[1].client.blind
+    assert peers[1].client.memory.blind
     assert play(30) == 0
 
 
@@ -369,8 +371,8 @@ def test_an_owner_whose_client_leaves_the_queue_keeps_its_place_for_the_next() -
     running, first, second, other = (world.join(2, 100, owner) for owner in ("ann", "bob", "bob", "cid"))
     for peer in (running, first, second, other):
         world.ask(peer)
-    assert [client.id for client in world.gpu.in_order()] == [p.client.id for p in (first, other, second)]
+    assert [client.id for client in world.gpu.order.in_order()] == [p.client.id for p in (first, other, second)]
     world.leave(first)
     world.check()
-    assert [client.id for client in world.gpu.in_order()] == [p.client.id for p in (second, other)]
+    assert [client.id for client in world.gpu.order.in_order()] == [p.client.id for p in (second, other)]
     assert wait_reason(world.policy.terms, second.client, world.now) == "turn"

@@ -184,7 +184,7 @@ def test_one_stopped_process_holds_up_its_whole_program(tmp_path: Path) -> None:
 
 def test_a_call_that_hangs_is_reported_to_the_policy_until_it_returns(tmp_path: Path) -> None:
     async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
-        hung = peer.client.gpu.hung
+        hung = peer.client.gpu.turns.hung
         programs[0].program.drain_in(1.0)
         # The first attempt has 0.2 s, which is too short: the second has 0.8 s, and the third is long enough.
         for _ in range(2):

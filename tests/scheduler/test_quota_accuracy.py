@@ -68,7 +68,7 @@ def test_without_borrowing_an_idle_gpu_stays_idle() -> None:
     simulation = Simulation()
     script = simulation.add(core=25)
     simulation.run(MINUTE_S)
-    assert simulation.gpu.clock.busy_s == pytest.approx(simulation.billed_s(script))
+    assert simulation.gpu.turns.clock.busy_s == pytest.approx(simulation.billed_s(script))
 
 
 def test_part_of_the_tail_can_be_left_unbilled() -> None:

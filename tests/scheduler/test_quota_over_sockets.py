@@ -106,14 +106,14 @@ class Busy:
     def _accounts(self) -> Accounts:
         """Runs on the scheduler's thread. At a LOCK_OK the turn still runs: only this client's release ends it."""
         client = self.served.server.policy.clients[int(self.client.id, 16)]
-        bucket, clock, now = client.bucket, client.gpu.clock, time.monotonic()
+        bucket, clock, now = client.quota.bucket, client.gpu.turns.clock, time.monotonic()
         assert bucket is not None
         clock.advance(now)
         running = client.standing is ClientStanding.RUNNING
-        billed_s = client.billed_s + (clock.billed_s - client.turn_mark_s if running else 0.0)
-        unsettled_s = clock.billed_s - client.settled_mark_s if running else 0.0
+        billed_s = client.turn.billed_s + (clock.billed_s - client.turn.mark_s if running else 0.0)
+        unsettled_s = clock.billed_s - client.quota.settled_mark_s if running else 0.0
         balance_s = bucket.balance_s + bucket.rate * (now - bucket.settled_s) - unsettled_s
-        return Accounts(now, billed_s, balance_s, bucket.band_s, client.turn_s, client.billed_s, self.held_s)
+        return Accounts(now, billed_s, balance_s, bucket.band_s, client.turn.begun_s, client.turn.billed_s, self.held_s)
 
     def errors(self) -> Iterator[str]:
         """What is wrong in the accounts of this client."""

@@ -73,8 +73,8 @@ def test_three_trainers_of_one_user_and_one_of_another(apart_s: float) -> None:
     found = [rates[job.client.id] for job in jobs]
     assert found[3] == pytest.approx(0.5, abs=0.03)
     assert sum(found) >= 0.97
-    assert simulation.gpu.phase is not None
-    assert simulation.gpu.phase.cause == "fairness"
+    assert simulation.gpu.phases.current is not None
+    assert simulation.gpu.phases.current.cause == "fairness"
 
 
 def test_a_program_that_the_driver_starves_next_to_another_owners_has_its_share() -> None:
@@ -91,8 +91,8 @@ def test_loops_that_gain_by_turns_take_turns(owners: list[str]) -> None:
     simulation = PhasedSimulation(RealModel())
     jobs = start_all(simulation, ["loop", "loop"], owners)
     simulation.run(5.2)
-    assert simulation.gpu.phase is not None
-    assert simulation.gpu.phase.way is Way.TURNS
+    assert simulation.gpu.phases.current is not None
+    assert simulation.gpu.phases.current.way is Way.TURNS
     assert sum(job.progress_s for job in jobs) >= 0.7 * 5.2
     rates = simulation.play(2 * MINUTE_S)
     assert sum(rates.values()) >= 0.97
@@ -248,8 +248,8 @@ def test_a_lone_program_is_never_stopped() -> None:
     rates = simulation.play(10 * MINUTE_S)
     assert lone.stops == 0
     assert rates[lone.client.id] == pytest.approx(1.0)
-    assert simulation.gpu.phase is not None
-    assert simulation.gpu.phase.way is Way.ALONE
+    assert simulation.gpu.phases.current is not None
+    assert simulation.gpu.phases.current.way is Way.ALONE
 
 
 def test_programs_that_took_turns_go_on_so_when_one_of_them_leaves() -> None:

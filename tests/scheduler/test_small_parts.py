@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.scheduler.policy.billing import TurnClock
 from gpucommons.scheduler.policy.devices import MIB, KnownGpu, next_overhead, resolve
+from gpucommons.scheduler.policy.state import TurnClock
 
 GPUS = [
     KnownGpu("GPU-gone", 3, generation=1),

@@ -95,7 +95,7 @@ class World:
         self.peers.remove(peer)
         self._continues(peer)
         actions = self.policy.disconnect(peer.client, self.now)
-        self.departed_billed_s += peer.client.billed_s
+        self.departed_billed_s += peer.client.turn.billed_s
         self._perform(actions)
 
     def ask(self, peer: Peer) -> None:
@@ -171,11 +171,11 @@ class World:
         self._perform(self.policy.update_memory(peer.client, used_bytes, self.now))
 
     def overhead(self, peer: Peer, overhead_bytes: int) -> None:
-        self._perform(self.policy.measure_memory(peer.client, peer.client.nvml_bytes, overhead_bytes, self.now))
+        self._perform(self.policy.measure_memory(peer.client, peer.client.memory.nvml_bytes, overhead_bytes, self.now))
 
     def nvml(self, peer: Peer, nvml_bytes: int | None) -> None:
         client = peer.client
-        self._perform(self.policy.measure_memory(client, nvml_bytes, client.overhead_bytes, self.now))
+        self._perform(self.policy.measure_memory(client, nvml_bytes, client.memory.overhead_bytes, self.now))
 
     def limit(self, peer: Peer, core: int) -> None:
         self._perform(self.policy.limit_core(peer.client, core, self.now))
@@ -234,7 +234,9 @@ class World:
     def _answer(self) -> None:
         if self.measurements and self.now >= self.measurements[-1].end_s:
             self.measured(
-                DeviceActivity(min(self.max_activity, sum(p.sm for p in self.peers if p.client.id in self.gpu.running)))
+                DeviceActivity(
+                    min(self.max_activity, sum(p.sm for p in self.peers if p.client.id in self.gpu.turns.running))
+                )
             )
 
     def _resume_overdue(self) -> None:
@@ -246,7 +248,7 @@ class World:
 
     def _pass_until(self, when_s: float) -> None:
         self._queues |= {id(gpu): gpu for gpu in self.policy.gpus.values()}
-        self.busy_s += (when_s - self.now) * sum(bool(gpu.running) for gpu in self.policy.gpus.values())
+        self.busy_s += (when_s - self.now) * sum(bool(gpu.turns.running) for gpu in self.policy.gpus.values())
         self.now = when_s
 
     def _obey(self, delay_s: float = 0.0) -> None:
@@ -305,119 +307,133 @@ class World:
         return [peer for peer in self.peers if peer.client.gpu is gpu]
 
     def _check_memory(self, gpu: GpuQueue) -> None:
-        switched = [client for client in gpu.running.values() if not client.is_program]
+        switched = [client for client in gpu.turns.running.values() if not client.is_program]
         if len(switched) > 1:
-            running = sum(client.need_bytes for client in switched)
-            assert running <= gpu.client_limit_bytes or gpu.overloaded
+            running = sum(client.memory.need_bytes for client in switched)
+            assert running <= gpu.memory.client_limit_bytes or gpu.memory.overloaded
         else:
-            assert not gpu.overloaded
-        staying = [client for client in switched if client.drop_s is None]
-        if self.policy.terms.mode is Mode.SERIAL or gpu.running_bytes > gpu.client_limit_bytes:
+            assert not gpu.memory.overloaded
+        staying = [client for client in switched if client.turn.drop_s is None]
+        if self.policy.terms.mode is Mode.SERIAL or gpu.memory.running_bytes > gpu.memory.client_limit_bytes:
             assert len(staying) <= 1
 
     def _check_queues(self, gpu: GpuQueue) -> None:
         places = {
-            ClientStanding.WAITING: gpu.waiting,
-            ClientStanding.THROTTLED: gpu.throttled,
-            ClientStanding.RUNNING: gpu.running,
+            ClientStanding.WAITING: gpu.order.waiting,
+            ClientStanding.THROTTLED: gpu.turns.throttled,
+            ClientStanding.RUNNING: gpu.turns.running,
         }
         for peer in self._peers_of(gpu):
             client = peer.client
             for standing, place in places.items():
                 assert (client.id in place) == (client.standing is standing)
-            assert (client.id in gpu.draining) == (client.drop_s is not None)
-            assert (client.id in gpu.revoked) == client.revoked
-            assert not (client.revoked and client.standing is not ClientStanding.IDLE)
-            assert client.wait_for_mem_sent <= (client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED))
+            assert (client.id in gpu.turns.draining) == (client.turn.drop_s is not None)
+            assert (client.id in gpu.turns.revoked) == client.turn.revoked
+            assert not (client.turn.revoked and client.standing is not ClientStanding.IDLE)
+            assert client.turn.wait_for_mem_sent <= (
+                client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED)
+            )
             if client.standing is ClientStanding.RUNNING:
                 assert peer.holds, "the policy says that it runs, its messages do not"
             if client.is_program:
                 waits = client.standing in (ClientStanding.WAITING, ClientStanding.THROTTLED)
                 assert waits == (peer.stopped_s < NEVER), "a program waits and was not stopped, or the reverse"
         if gpu.next_client is not None:
-            assert gpu.next_client is gpu.first_waiting()
-            assert len(gpu.running) == 1
-            assert not gpu.draining
+            assert gpu.next_client is gpu.order.first_waiting()
+            assert len(gpu.turns.running) == 1
+            assert not gpu.turns.draining
         self._check_places(gpu)
-        starts = [client.turn_s for client in gpu.running.values()]
+        starts = [client.turn.begun_s for client in gpu.turns.running.values()]
         assert starts == sorted(starts)
 
     def _check_places(self, gpu: GpuQueue) -> None:
         """An owner that waits has one place in the queue, at its service; the anchor's owner has none."""
-        assert set(gpu.lines) == {self._owner(client) for client in gpu.clients.values()}
-        anchor = gpu.anchor
+        assert set(gpu.order.lines) == {self._owner(client) for client in gpu.clients.values()}
+        anchor = gpu.order.anchor
         assert anchor is None or (anchor.id in gpu.clients and not anchor.is_program)
-        for owner, line in gpu.lines.items():
+        for owner, line in gpu.order.lines.items():
             of_owner = [client for client in gpu.clients.values() if self._owner(client) == owner]
             assert line.running == sum(c.standing is ClientStanding.RUNNING and not c.is_program for c in of_owner)
             assert line.has_anchor == (anchor in of_owner)
             waiting = [client for client in of_owner if client.standing is ClientStanding.WAITING]
             assert sorted(client.id for _, _, client in line.waiting) == sorted(client.id for client in waiting)
-            assert [client.served_s for _, _, client in line.waiting] == sorted(client.served_s for client in waiting)
+            assert [client.service.served_s for _, _, client in line.waiting] == sorted(
+                client.service.served_s for client in waiting
+            )
             assert (line.place is not None) == (bool(waiting) and not line.has_anchor)
-            assert line.place is None or (line.place in gpu.places and line.place[0] == line.served_s)
-        assert len(gpu.places) == sum(line.place is not None for line in gpu.lines.values())
-        assert [served_s for served_s, _, _ in gpu.places] == sorted(served_s for served_s, _, _ in gpu.places)
-        in_order = list(gpu.in_order())
-        assert {client.id for client in in_order} == set(gpu.waiting)
-        assert len(in_order) == len(gpu.waiting)
-        assert gpu.first_waiting() is next(iter(in_order), None)
+            assert line.place is None or (line.place in gpu.order.places and line.place[0] == line.served_s)
+        assert len(gpu.order.places) == sum(line.place is not None for line in gpu.order.lines.values())
+        assert [served_s for served_s, _, _ in gpu.order.places] == sorted(
+            served_s for served_s, _, _ in gpu.order.places
+        )
+        in_order = list(gpu.order.in_order())
+        assert {client.id for client in in_order} == set(gpu.order.waiting)
+        assert len(in_order) == len(gpu.order.waiting)
+        assert gpu.order.first_waiting() is next(iter(in_order), None)
 
     def _owner(self, client: Client) -> str:
         return client.owner if self.policy.terms.fair_between_owners else client_name(client.id)
 
     def _check_sums(self, gpu: GpuQueue) -> None:
-        running = list(gpu.running.values())
-        assert gpu.clock.running == len(running)
-        assert gpu.running_bytes == sum(client.need_bytes for client in running)
-        assert gpu.running_managed_bytes == sum(client.used_bytes for client in running) <= gpu.peak_managed_bytes
-        assert gpu.running_blind == sum(client.blind for client in running)
-        assert gpu.running_programs == sum(client.is_program for client in running)
+        running = list(gpu.turns.running.values())
+        assert gpu.turns.clock.running == len(running)
+        assert gpu.memory.running_bytes == sum(client.memory.need_bytes for client in running)
+        assert (
+            gpu.memory.managed_bytes
+            == sum(client.memory.used_bytes for client in running)
+            <= gpu.memory.peak_managed_bytes
+        )
+        assert gpu.memory.running_blind == sum(client.memory.blind for client in running)
+        assert gpu.turns.programs == sum(client.is_program for client in running)
         assert gpu.programs == sum(client.is_program for client in gpu.clients.values())
-        assert gpu.resident_bytes == sum(client.resident_bytes for client in gpu.clients.values())
-        assert gpu.client_limit_bytes == max(0, gpu.safe_limit_bytes - gpu.resident_bytes)
+        assert gpu.memory.resident_bytes == sum(client.memory.resident_bytes for client in gpu.clients.values())
+        assert gpu.memory.client_limit_bytes == max(0, gpu.memory.safe_limit_bytes - gpu.memory.resident_bytes)
         for client in gpu.clients.values():
-            assert client.resident_bytes == (client.nvml_bytes or 0 if client.is_program else 0)
-            assert not (client.is_program and client.need_bytes)
-        assert gpu.held_bytes == sum(client.held_bytes for client in gpu.clients.values())
+            assert client.memory.resident_bytes == (client.memory.nvml_bytes or 0 if client.is_program else 0)
+            assert not (client.is_program and client.memory.need_bytes)
+        assert gpu.memory.held_bytes == sum(client.memory.held_bytes for client in gpu.clients.values())
         for client in gpu.clients.values():
-            assert client.held_bytes == (min(client.need_bytes, client.nvml_bytes or 0) if client.revoked else 0)
-            assert client.used_bytes <= gpu.total_bytes or not gpu.total_known
+            assert client.memory.held_bytes == (
+                min(client.memory.need_bytes, client.memory.nvml_bytes or 0) if client.turn.revoked else 0
+            )
+            assert client.memory.used_bytes <= gpu.memory.total_bytes or not gpu.memory.total_known
         active = [p.client for p in self._peers_of(gpu) if p.client.standing is not ClientStanding.IDLE]
-        limited = {client.id for client in active if client.bucket is not None}
-        assert set(gpu.limited) == limited
-        assert set(gpu.limited_running) == limited & set(gpu.running)
-        assert gpu.limited_percent == sum(gpu.clients[id].core_limit_percent for id in limited)
-        rates = sum(client.bucket.rate for client in active if client.bucket is not None)
+        limited = {client.id for client in active if client.quota.bucket is not None}
+        assert set(gpu.limits.clients) == limited
+        assert set(gpu.limits.running) == limited & set(gpu.turns.running)
+        assert gpu.limits.percent == sum(gpu.clients[id].quota.percent for id in limited)
+        rates = sum(client.quota.bucket.rate for client in active if client.quota.bucket is not None)
         assert rates <= 1.0 + 1e-9
 
     def _check_accounts(self) -> None:
         """Bills sum to the wall time in which clients ran, over all queues that ever existed."""
         open_turns = 0.0
         for gpu in self.policy.gpus.values():
-            gpu.clock.advance(self.now)
-            open_turns += sum(gpu.clock.billed_s - client.turn_mark_s for client in gpu.running.values())
-        closed = sum(peer.client.billed_s for peer in self.peers) + self.departed_billed_s
+            gpu.turns.clock.advance(self.now)
+            open_turns += sum(gpu.turns.clock.billed_s - client.turn.mark_s for client in gpu.turns.running.values())
+        closed = sum(peer.client.turn.billed_s for peer in self.peers) + self.departed_billed_s
         assert abs(closed + open_turns - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
-        assert abs(sum(gpu.clock.busy_s for gpu in self._queues.values()) - self.busy_s) < 1e-6 * max(1.0, self.busy_s)
+        assert abs(sum(gpu.turns.clock.busy_s for gpu in self._queues.values()) - self.busy_s) < 1e-6 * max(
+            1.0, self.busy_s
+        )
 
     def _check_counters(self) -> None:
         queues = list(self._queues.values())
-        assert sum(sum(gpu.drops.values()) for gpu in queues) == self.sent[MessageType.DROP_LOCK]
-        assert sum(gpu.wait_for_mem for gpu in queues) == self.sent[MessageType.WAIT_FOR_MEM]
-        assert sum(gpu.mem_available for gpu in queues) == self.sent[MessageType.MEM_AVAILABLE]
+        assert sum(sum(gpu.turns.drops.values()) for gpu in queues) == self.sent[MessageType.DROP_LOCK]
+        assert sum(gpu.turns.wait_for_mem for gpu in queues) == self.sent[MessageType.WAIT_FOR_MEM]
+        assert sum(gpu.turns.mem_available for gpu in queues) == self.sent[MessageType.MEM_AVAILABLE]
 
     def _check_no_client_is_forgotten(self, gpu: GpuQueue) -> None:
         """Every waiting client is blocked by a deadline or by another client."""
-        for client in gpu.waiting.values():
+        for client in gpu.order.waiting.values():
             blocked = wait_reason(self.policy.terms, client, self.now)
-            front = gpu.first_waiting()
+            front = gpu.order.first_waiting()
             assert blocked is not None or client is not front, "the first in the queue could run and does not"
-        if gpu.waiting and not gpu.running:
-            assert gpu.revoked, "nothing runs, nothing is in the way, and a client waits"
-        if gpu.waiting and gpu.running and not gpu.revoked:
+        if gpu.order.waiting and not gpu.turns.running:
+            assert gpu.turns.revoked, "nothing runs, nothing is in the way, and a client waits"
+        if gpu.order.waiting and gpu.turns.running and not gpu.turns.revoked:
             assert gpu.deadline_s < float("inf"), "a client waits, and there is no deadline"
-        if gpu.throttled:
+        if gpu.turns.throttled:
             assert gpu.deadline_s < float("inf")
         assert gpu.deadline_s > self.now - 1e-3
 
@@ -425,7 +441,7 @@ class World:
         """If clients release when they get DROP_LOCK, every waiting client gets its turn."""
         if not self.policy.on:
             return
-        for peer in [p for p in self.peers if p.client.revoked]:
+        for peer in [p for p in self.peers if p.client.turn.revoked]:
             self.release(peer)
         for _ in range(2):
             self._obey()

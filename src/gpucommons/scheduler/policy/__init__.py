@@ -2,8 +2,8 @@
 
 An event is a method of `Policy` (policy.py). It changes the state (state.py) through `Transitions` (transitions.py),
 the only code that changes a client's standing, and attained.py, the only code that changes the order of the queue. Then
-every GPU that it touched is evaluated in full (evaluation.py), by
-verdicts that change nothing (evaluation.py). `deadline_s` of a GPU is when `tick` must be called next.
+every GPU that it touched is evaluated in full, by verdicts that change nothing (evaluation.py). `deadline_s` of a GPU
+is when `tick` must be called next. state.py lists which module changes which part of the state.
 
 A client is a connection of nvshare (v1 or v2), or a plain program (`is_program`). A program neither requests nor
 releases: it joins, is paused after DROP_LOCK and resumed by LOCK_OK, and withdraws. Its memory stays on the GPU while

@@ -52,39 +52,51 @@ def service_s(line: OwnerLine, now: float) -> float:
 
 def own_service_s(client: Client, now: float) -> float:
     """What a client has had, its present turn included."""
-    return client.served_s + (now - client.turn_s if client.standing is ClientStanding.RUNNING else 0.0)
+    return client.service.served_s + (now - client.turn.begun_s if client.standing is ClientStanding.RUNNING else 0.0)
+
+
+def set_lead(gpu: GpuQueue, lead_s: float) -> None:
+    """How much more than the least served one an owner may have had without forgetting it: the longest quantum."""
+    gpu.order.lead_s = lead_s
+
+
+def set_front(gpu: GpuQueue, client: Client) -> None:
+    """Room is made for this client."""
+    gpu.order.front = client
 
 
 # Owners come and go
 
 
 def enter(gpu: GpuQueue, client: Client, key: str) -> None:
-    line = gpu.lines.get(key)
+    order = gpu.order
+    line = order.lines.get(key)
     if line is None:
-        line = gpu.lines[key] = OwnerLine()
-        line.served_s = gpu.departed_s.pop(key, 0.0)
+        line = order.lines[key] = OwnerLine()
+        line.served_s = order.departed_s.pop(key, 0.0)
     line.clients += 1
-    client.line = line
+    client.service.line = line
 
 
 def leave(gpu: GpuQueue, client: Client, key: str, *, remember: bool) -> None:
-    line = client.line
+    order = gpu.order
+    line = client.service.line
     line.clients -= 1
-    if client is gpu.front:
-        gpu.front = None
-    if client is gpu.anchor:
-        gpu.anchor = None
+    if client is order.front:
+        order.front = None
+    if client is order.anchor:
+        order.anchor = None
         line.has_anchor = False
         if line.waiting:
             _place(gpu, line)
     if line.clients:
         return
-    del gpu.lines[key]
-    if remember and line.served_s > gpu.floor_s:
-        departed_s = gpu.departed_s
+    del order.lines[key]
+    if remember and line.served_s > order.floor_s:
+        departed_s = order.departed_s
         departed_s[key] = line.served_s
         if len(departed_s) > _MAX_DEPARTED:
-            for forgotten in [key for key, served_s in departed_s.items() if served_s <= gpu.floor_s]:
+            for forgotten in [key for key, served_s in departed_s.items() if served_s <= order.floor_s]:
                 del departed_s[forgotten]
         if len(departed_s) > _MAX_DEPARTED:
             del departed_s[next(iter(departed_s))]
@@ -95,16 +107,17 @@ def leave(gpu: GpuQueue, client: Client, key: str, *, remember: bool) -> None:
 
 def queue(gpu: GpuQueue, client: Client, now: float) -> None:
     """A request: the client waits, in the order of service."""
-    line = client.line
+    order = gpu.order
+    line = client.service.line
     waiting = line.waiting
-    if now - client.ran_s > BACK_WITHIN_S:
+    if now - client.service.ran_s > BACK_WITHIN_S:
         _return(gpu, client, now)
     if line.running and not (line.has_anchor or waiting):
         # From now on one of its clients waits.
         _charge(line, now)
-    gpu.requests = number = gpu.requests + 1
-    gpu.waiting[client.id] = client
-    entry = client.entry = (client.served_s, number, client)
+    order.requests = number = order.requests + 1
+    order.waiting[client.id] = client
+    entry = client.service.entry = (client.service.served_s, number, client)
     if waiting and waiting[-1] > entry:
         insort(waiting, entry)
     else:
@@ -115,31 +128,33 @@ def queue(gpu: GpuQueue, client: Client, now: float) -> None:
 
 def _return(gpu: GpuQueue, client: Client, now: float) -> None:
     """The client was away, or is new, and so may be its owner."""
-    line = client.line
+    order = gpu.order
+    line = client.service.line
     if not (line.running or line.waiting) and now - line.ran_s > BACK_WITHIN_S:
-        gpu.floor_s = max(gpu.floor_s, _least_s(gpu, now, default=gpu.floor_s))
-        line.served_s = max(line.served_s, gpu.floor_s)
+        order.floor_s = max(order.floor_s, _least_s(gpu, now, default=order.floor_s))
+        line.served_s = max(line.served_s, order.floor_s)
     line.floor_s = max(line.floor_s, _own_least_s(gpu, line, now, default=line.floor_s))
-    client.served_s = max(client.served_s, line.floor_s)
+    client.service.served_s = max(client.service.served_s, line.floor_s)
 
 
 def unqueue(gpu: GpuQueue, client: Client, now: float) -> None:
     """The client no longer waits."""
-    line = client.line
+    line = client.service.line
     _charge(line, now)
-    del gpu.waiting[client.id]
-    assert client.entry is not None
-    del line.waiting[bisect_left(line.waiting, client.entry)]
-    client.entry = None
+    del gpu.order.waiting[client.id]
+    assert client.service.entry is not None
+    del line.waiting[bisect_left(line.waiting, client.service.entry)]
+    client.service.entry = None
     if line.place is not None and not line.waiting:
         _unplace(gpu, line)
 
 
 def _place(gpu: GpuQueue, line: OwnerLine) -> None:
-    gpu.requests += 1
-    entry: PlaceEntry = (line.served_s, gpu.requests, line)
+    order = gpu.order
+    order.requests += 1
+    entry: PlaceEntry = (line.served_s, order.requests, line)
     line.place = entry
-    places = gpu.places
+    places = order.places
     if places and places[-1] > entry:
         insort(places, entry)
     else:
@@ -147,42 +162,49 @@ def _place(gpu: GpuQueue, line: OwnerLine) -> None:
 
 
 def _unplace(gpu: GpuQueue, line: OwnerLine) -> None:
+    order = gpu.order
     assert line.place is not None
-    del gpu.places[bisect_left(gpu.places, line.place)]
+    del order.places[bisect_left(order.places, line.place)]
     line.place = None
 
 
 def order_again(gpu: GpuQueue, now: float) -> None:
     """Clients came from another queue: lines up all clients again, equal ones in the order of their requests.
     The oldest turn is the anchor's."""
-    gpu.places = []
-    for line in gpu.lines.values():
+    order = gpu.order
+    order.places = []
+    for line in order.lines.values():
         _charge(line, now)
         line.running = 0
         line.has_anchor = False
         line.waiting = []
         line.place = None
-    for client in gpu.running.values():
-        client.line.running += not client.is_program
-    gpu.anchor = next((client for client in gpu.running.values() if not client.is_program), None)
-    if gpu.anchor is not None:
-        gpu.anchor.line.has_anchor = True
-    waiting = sorted(gpu.waiting.values(), key=lambda client: client.eligible_s)
-    gpu.waiting = {}
-    for number, client in enumerate(waiting, gpu.requests):
-        gpu.waiting[client.id] = client
-        client.entry = (client.served_s, number, client)
-        insort(client.line.waiting, client.entry)
-    gpu.requests += len(waiting)
+    for client in gpu.turns.running.values():
+        client.service.line.running += not client.is_program
+    order.anchor = next((client for client in gpu.turns.running.values() if not client.is_program), None)
+    if order.anchor is not None:
+        order.anchor.service.line.has_anchor = True
+    waiting = sorted(order.waiting.values(), key=lambda client: client.turn.eligible_s)
+    order.waiting = {}
+    for number, client in enumerate(waiting, order.requests):
+        order.waiting[client.id] = client
+        client.service.entry = (client.service.served_s, number, client)
+        insort(client.service.line.waiting, client.service.entry)
+    order.requests += len(waiting)
     for client in waiting:
-        if client.line.place is None and not client.line.has_anchor:
-            _place(gpu, client.line)
+        if client.service.line.place is None and not client.service.line.has_anchor:
+            _place(gpu, client.service.line)
+
+
+def move(client: Client, source: GpuQueue, target: GpuQueue) -> None:
+    """A client that waits moved; both queues must be ordered again."""
+    target.order.waiting[client.id] = source.order.waiting.pop(client.id)
 
 
 def carry(client: Client, source: GpuQueue, served_s: float, target: GpuQueue) -> None:
     """The client moved, and is the first of its owner there: it leads the least of the other queue by as much."""
-    if client.line.clients == 1:
-        client.line.served_s = target.floor_s + max(0.0, served_s - source.floor_s)
+    if client.service.line.clients == 1:
+        client.service.line.served_s = target.order.floor_s + max(0.0, served_s - source.order.floor_s)
 
 
 # Turns
@@ -190,10 +212,10 @@ def carry(client: Client, source: GpuQueue, served_s: float, target: GpuQueue) -
 
 def begin(gpu: GpuQueue, client: Client, guest_until_s: float | None, now: float) -> None:
     """The client, which waits no longer, begins a turn: as the anchor, or as a guest until a time."""
-    client.guest_until_s = NEVER if guest_until_s is None else guest_until_s
+    client.service.guest_until_s = NEVER if guest_until_s is None else guest_until_s
     if client.is_program:
         return
-    line = client.line
+    line = client.service.line
     _charge(line, now)
     line.running += 1
     if guest_until_s is None:
@@ -203,19 +225,20 @@ def begin(gpu: GpuQueue, client: Client, guest_until_s: float | None, now: float
 def end(gpu: GpuQueue, client: Client, late_s: float, now: float) -> None:
     """The client, which runs no longer, ended a turn, `late_s` after it was asked to. If it is the anchor it stays the
     anchor until another client is, so that its owner waits behind all others."""
-    line = client.line
-    client.served_s += now - client.turn_s
-    client.ran_s = now
+    order = gpu.order
+    line = client.service.line
+    client.service.served_s += now - client.turn.begun_s
+    client.service.ran_s = now
     if client.is_program:
         return
     _charge(line, now)
     line.running -= 1
     if not line.running:
         line.ran_s = now
-    line.floor_s = max(line.floor_s, min(client.served_s, _own_least_s(gpu, line, now, default=NEVER)))
-    client.served_s = _reduced_s(client.served_s, line.floor_s, gpu.lead_s)
-    gpu.floor_s = max(gpu.floor_s, min(line.served_s, _least_s(gpu, now, default=NEVER)))
-    reduced_s = _reduced_s(line.served_s, gpu.floor_s, gpu.lead_s + _kept_s(client, late_s, now))
+    line.floor_s = max(line.floor_s, min(client.service.served_s, _own_least_s(gpu, line, now, default=NEVER)))
+    client.service.served_s = _reduced_s(client.service.served_s, line.floor_s, order.lead_s)
+    order.floor_s = max(order.floor_s, min(line.served_s, _least_s(gpu, now, default=NEVER)))
+    reduced_s = _reduced_s(line.served_s, order.floor_s, order.lead_s + _kept_s(client, late_s, now))
     if line.place is None:
         line.served_s = reduced_s
     elif reduced_s < line.served_s:
@@ -226,7 +249,7 @@ def end(gpu: GpuQueue, client: Client, late_s: float, now: float) -> None:
 
 def _kept_s(client: Client, late_s: float, now: float) -> float:
     """What a turn took from others because it was kept: that is not luck, and stays in the account of the owner."""
-    turn_s = now - client.turn_s
+    turn_s = now - client.turn.begun_s
     return turn_s if late_s > max(_PROMPT_S, _PROMPT_RATIO * turn_s) else 0.0
 
 
@@ -237,32 +260,33 @@ def _reduced_s(served_s: float, floor_s: float, lead_s: float) -> float:
 
 def hand_over(gpu: GpuQueue, old: Client, new: Client, now: float) -> None:
     """`end`, `unqueue` and `begin` where turns are exclusive, and `old` is the anchor: the hot path."""
-    line, other, lead_s = old.line, new.line, gpu.lead_s
-    served_s = old.served_s + now - old.turn_s
-    old.ran_s = now
+    order, ending, beginning = gpu.order, old.service, new.service
+    line, other, lead_s = ending.line, beginning.line, order.lead_s
+    served_s = ending.served_s + now - old.turn.begun_s
+    ending.ran_s = now
     waiting = line.waiting
     least_s = waiting[0][0] if waiting and waiting[0][0] < served_s else served_s
     if least_s > line.floor_s:
         line.floor_s = least_s
-    old.served_s = served_s if served_s <= line.floor_s + lead_s else _reduced_s(served_s, line.floor_s, lead_s)
+    ending.served_s = served_s if served_s <= line.floor_s + lead_s else _reduced_s(served_s, line.floor_s, lead_s)
     line.served_s = served_s = line.served_s + now - line.since_s
     line.since_s = now
-    gpu.anchor = new
-    new.guest_until_s = NEVER
-    new.entry = None
+    order.anchor = new
+    beginning.guest_until_s = NEVER
+    beginning.entry = None
     # It is the first of its owner, whose place is the first one.
-    del gpu.waiting[new.id]
+    del order.waiting[new.id]
     del other.waiting[0]
     if line is other:
-        if served_s > gpu.floor_s:
-            gpu.floor_s = served_s
+        if served_s > order.floor_s:
+            order.floor_s = served_s
         return
     least_s = other.served_s if other.served_s < served_s else served_s
-    if least_s > gpu.floor_s:
-        gpu.floor_s = least_s
-    if served_s > gpu.floor_s + lead_s:
-        line.served_s = _reduced_s(served_s, gpu.floor_s, lead_s)
-    del gpu.places[0]
+    if least_s > order.floor_s:
+        order.floor_s = least_s
+    if served_s > order.floor_s + lead_s:
+        line.served_s = _reduced_s(served_s, order.floor_s, lead_s)
+    del order.places[0]
     other.place = None
     other.running = 1
     other.has_anchor = True
@@ -275,12 +299,13 @@ def hand_over(gpu: GpuQueue, old: Client, new: Client, now: float) -> None:
 
 def _set_anchor(gpu: GpuQueue, client: Client, now: float) -> None:
     """The client has a turn as the front. The owner of the last anchor waits again, if its other clients do."""
-    line, before = client.line, gpu.anchor
-    gpu.anchor = client
+    order = gpu.order
+    line, before = client.service.line, order.anchor
+    order.anchor = client
     if line.has_anchor:
         return
     if before is not None:
-        last = before.line
+        last = before.service.line
         _charge(last, now)
         last.has_anchor = False
         if last.waiting:
@@ -299,18 +324,21 @@ def _charge(line: OwnerLine, now: float) -> None:
 
 def give_way(victim: Client, front: Client, now: float) -> None:
     """A turn ends for `front`. If its owner had less, it forgoes the difference: else it would come first again."""
-    if victim.line is front.line:
-        victim.served_s += max(0.0, front.served_s - own_service_s(victim, now))
+    if victim.service.line is front.service.line:
+        victim.service.served_s += max(0.0, front.service.served_s - own_service_s(victim, now))
     else:
-        victim.line.served_s += max(0.0, service_s(front.line, now) - service_s(victim.line, now))
+        victim.service.line.served_s += max(
+            0.0, service_s(front.service.line, now) - service_s(victim.service.line, now)
+        )
 
 
 def _least_s(gpu: GpuQueue, now: float, default: float) -> float:
     """The least service of the owners that wait or run."""
-    running = (service_s(client.line, now) for client in gpu.running.values() if not client.is_program)
+    order = gpu.order
+    running = (service_s(client.service.line, now) for client in gpu.turns.running.values() if not client.is_program)
     least_s = min(running, default=NEVER)
-    if gpu.places:
-        least_s = min(least_s, gpu.places[0][0])
+    if order.places:
+        least_s = min(least_s, order.places[0][0])
     return default if least_s == NEVER else least_s
 
 
@@ -323,4 +351,4 @@ def _own_least_s(gpu: GpuQueue, line: OwnerLine, now: float, default: float) -> 
 
 
 def _running_service_s(gpu: GpuQueue, line: OwnerLine, now: float) -> Iterator[float]:
-    return (own_service_s(client, now) for client in gpu.running.values() if client.line is line)
+    return (own_service_s(client, now) for client in gpu.turns.running.values() if client.service.line is line)

@@ -244,7 +244,9 @@ class DeviceTable:
         actions: list[Action] = []
         for gpu in self._policy.gpus.values():
             totals = [self._totals[device] for device in gpu.devices if device in self._totals]
-            if len(totals) == len(gpu.devices) and (sum(totals) != gpu.total_bytes or not gpu.total_known):
+            if len(totals) == len(gpu.devices) and (
+                sum(totals) != gpu.memory.total_bytes or not gpu.memory.total_known
+            ):
                 actions += self._policy.resize(gpu, sum(totals), now)
         return actions
 
@@ -309,6 +311,6 @@ class DeviceTable:
             nvml_bytes = fact.process_bytes.get(client.pid)
             running = client.standing is ClientStanding.RUNNING
             hot = running and (fact.busy is None or fact.busy.ratio > _HOT_RATIO)
-            overhead = next_overhead(client.overhead_bytes, client.used_bytes, nvml_bytes, hot)
+            overhead = next_overhead(client.memory.overhead_bytes, client.memory.used_bytes, nvml_bytes, hot)
             actions += self._policy.measure_memory(client, nvml_bytes, overhead, now)
         return actions

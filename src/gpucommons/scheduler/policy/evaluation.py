@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 from gpucommons.model.sharing import WaitReason
 from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.coruns import SETTLE_S, PhaseCause, Way
-from gpucommons.scheduler.policy.attained import give_way, own_service_s, service_s
-from gpucommons.scheduler.policy.billing import EPSILON_S
-from gpucommons.scheduler.policy.phasing import Phasing, knows_activity
+from gpucommons.scheduler.policy.attained import give_way, own_service_s, service_s, set_front
+from gpucommons.scheduler.policy.core_limits import CoreQuotas
+from gpucommons.scheduler.policy.phasing import Phasing
+from gpucommons.scheduler.policy.quota_bucket import EPSILON_S
 from gpucommons.scheduler.policy.state import (
     DROP_RESEND_S,
     GIB,
@@ -23,11 +24,10 @@ from gpucommons.scheduler.policy.state import (
     Disconnect,
     DropReason,
     GpuQueue,
-    Measure,
     Send,
     Terms,
 )
-from gpucommons.scheduler.policy.transitions import CoreQuotas, Grants, Transitions
+from gpucommons.scheduler.policy.transitions import Grants, Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
 # The recent revocations of each process, so that a client cannot end its record by connecting again. Pure.
@@ -83,23 +83,28 @@ def wait_reason(terms: Terms, client: Client, now: float) -> WaitReason | None:
 
 def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReason | None:
     """Why this client may not run now, its core quota aside; None: it may."""
-    if gpu.phase is not None:
-        if client.sharing_class is BACKGROUND and not all(_is_background(gpu, id) for id in gpu.phase.clients):
+    if gpu.phases.current is not None:
+        if client.sharing_class is BACKGROUND and not all(_is_background(gpu, id) for id in gpu.phases.current.clients):
             return WaitReason.BACKGROUND
-        if gpu.phase.way is Way.MEASURING:
+        if gpu.phases.current.way is Way.MEASURING:
             return SOLO
-        return WaitReason.FAIRNESS if gpu.phase.cause is PhaseCause.FAIRNESS else DEMAND
+        return WaitReason.FAIRNESS if gpu.phases.current.cause is PhaseCause.FAIRNESS else DEMAND
     if client.is_program:
         # Its memory stays where it is: only phases stop it.
         return None
-    if len(gpu.running) == gpu.running_programs:
+    if len(gpu.turns.running) == gpu.turns.programs:
         return MEMORY if blocked_by_revoked(gpu, client) else None
-    if terms.serial or (terms.v1_alone and (gpu.running_blind or client.blind)):
+    if terms.serial or (terms.v1_alone and (gpu.memory.running_blind or client.memory.blind)):
         return TURN
-    needed = gpu.running_bytes + gpu.held_bytes + client.need_bytes
-    if gpu.overloaded or needed > room_bytes(gpu, client):
+    needed = gpu.memory.running_bytes + gpu.memory.held_bytes + client.memory.need_bytes
+    if gpu.memory.overloaded or needed > room_bytes(gpu, client):
         return MEMORY
-    return _blocked_by_activity(gpu, client) if knows_activity(terms, gpu, now) else None
+    return _blocked_by_activity(gpu, client) if has_activity(terms, gpu, now) else None
+
+
+def has_activity(terms: Terms, gpu: GpuQueue, now: float) -> bool:
+    """Whether mode auto has measurements to decide by."""
+    return terms.auto and (gpu.phases.metered or now < gpu.phases.busy_until_s)
 
 
 def _is_background(gpu: GpuQueue, id: int) -> bool:
@@ -109,7 +114,7 @@ def _is_background(gpu: GpuQueue, id: int) -> bool:
 def _blocked_by_activity(gpu: GpuQueue, client: Client) -> WaitReason | None:
     total = 0.0
     for one in (client, *_switched(gpu)):
-        activity = gpu.coruns.solo_activity(one.id)
+        activity = gpu.phases.coruns.solo_activity(one.id)
         if activity is None:
             return SOLO
         total += activity.sm
@@ -117,28 +122,30 @@ def _blocked_by_activity(gpu: GpuQueue, client: Client) -> WaitReason | None:
 
 
 def _light(gpu: GpuQueue) -> float:
-    return _LIGHT_SM if gpu.metered else _LIGHT_UTILISATION
+    return _LIGHT_SM if gpu.phases.metered else _LIGHT_UTILISATION
 
 
 def _switched(gpu: GpuQueue) -> list[Client]:
     """The running clients whose memory may have to make room: not the programs."""
-    return [client for client in gpu.running.values() if not client.is_program]
+    return [client for client in gpu.turns.running.values() if not client.is_program]
 
 
 def is_exclusive(terms: Terms, gpu: GpuQueue) -> bool:
     """Whether the running clients exclude every other client."""
     if terms.serial:
-        return bool(gpu.running)
-    return terms.v1_alone and gpu.running_blind > 0
+        return bool(gpu.turns.running)
+    return terms.v1_alone and gpu.memory.running_blind > 0
 
 
 def blocked_by_revoked(gpu: GpuQueue, client: Client) -> bool:
     """Whether the client could not even run alone, because of the memory that revoked clients hold."""
-    return gpu.held_bytes > 0 and gpu.held_bytes + client.need_bytes > gpu.client_limit_bytes
+    return (
+        gpu.memory.held_bytes > 0 and gpu.memory.held_bytes + client.memory.need_bytes > gpu.memory.client_limit_bytes
+    )
 
 
 def room_bytes(gpu: GpuQueue, client: Client) -> float:
-    return gpu.client_limit_bytes * REFIT_RATIO if client.must_refit else gpu.client_limit_bytes
+    return gpu.memory.client_limit_bytes * REFIT_RATIO if client.memory.must_refit else gpu.memory.client_limit_bytes
 
 
 class QueueScan(NamedTuple):
@@ -155,7 +162,7 @@ def scan_queue(terms: Terms, gpu: GpuQueue, now: float) -> QueueScan:
     front: Client | None = None
     reason = TURN
     room: _Reservation | None = None
-    for client in islice(gpu.in_order(), _BYPASS_WINDOW):
+    for client in islice(gpu.order.in_order(), _BYPASS_WINDOW):
         blocked_by = blocked(terms, gpu, client, now)
         if blocked_by is None:
             if room is None:
@@ -173,10 +180,13 @@ def scan_queue(terms: Terms, gpu: GpuQueue, now: float) -> QueueScan:
 
 def is_closed(terms: Terms, gpu: GpuQueue, front: Client, now: float) -> bool:
     """Whether no client may pass `front`: a client was just dropped for it, or it has waited for too long."""
-    if any(client.drop_s is not None and now - client.drop_s < DROP_RESEND_S for client in gpu.draining.values()):
+    if any(
+        client.turn.drop_s is not None and now - client.turn.drop_s < DROP_RESEND_S
+        for client in gpu.turns.draining.values()
+    ):
         return True
     limit_s = terms.settings.max_bypass_s
-    return limit_s > 0 and now - front.eligible_s >= limit_s
+    return limit_s > 0 and now - front.turn.eligible_s >= limit_s
 
 
 class _Reservation:
@@ -189,8 +199,8 @@ class _Reservation:
         self._reason = reason
         leaving = in_the_way(terms, gpu, front, reason, now)
         self._due_s = room_due_s(terms, leaving, front, reason, now) if leaving else NEVER
-        self._remaining = [c for c in _switched(gpu) if c.drop_s is None and c not in leaving]
-        self._by_activity = knows_activity(terms, gpu, now)
+        self._remaining = [c for c in _switched(gpu) if c.turn.drop_s is None and c not in leaving]
+        self._by_activity = has_activity(terms, gpu, now)
 
     def admits(self, client: Client, now: float) -> float | None:
         """Until when the client may run: NEVER if it fits next to `front`, None if it may not."""
@@ -205,7 +215,7 @@ class _Reservation:
     def _fits_with_front(self, client: Client) -> bool:
         gpu, together = self._gpu, (client, self._front, *self._remaining)
         room = min(room_bytes(gpu, client), room_bytes(gpu, self._front))
-        if gpu.held_bytes + sum(one.need_bytes for one in together) > room:
+        if gpu.memory.held_bytes + sum(one.memory.need_bytes for one in together) > room:
             return False
         return not self._by_activity or sum(_solo_sm(gpu, one) for one in together) <= _light(gpu)
 
@@ -213,17 +223,17 @@ class _Reservation:
 def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
     """The turns that must end before `front` fits, without those that were dropped already: of the owners that have had
     most. If its own owner has a turn, that one ends before the turns of other owners."""
-    staying = [client for client in _switched(gpu) if client.drop_s is None]
+    staying = [client for client in _switched(gpu) if client.turn.drop_s is None]
     staying.sort(
         key=lambda client: (
-            client.line is not front.line,
-            -service_s(client.line, now),
+            client.service.line is not front.service.line,
+            -service_s(client.service.line, now),
             -own_service_s(client, now),
         )
     )
     if reason is TURN or reason is SOLO:
         return staying
-    need = front.need_bytes + gpu.held_bytes + sum(client.need_bytes for client in staying)
+    need = front.memory.need_bytes + gpu.memory.held_bytes + sum(client.memory.need_bytes for client in staying)
     busy = _solo_sm(gpu, front) + sum(_solo_sm(gpu, client) for client in staying)
     room = room_bytes(gpu, front)
     most_busy = _light(gpu) if reason is DEMAND else NEVER
@@ -232,13 +242,13 @@ def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, n
         if need <= room and busy <= most_busy:
             break
         leaving.append(client)
-        need -= client.need_bytes
+        need -= client.memory.need_bytes
         busy -= _solo_sm(gpu, client)
     # The last one may have made so much room that an earlier one need not leave.
     for client in leaving[-2::-1]:
-        if need + client.need_bytes <= room and busy + _solo_sm(gpu, client) <= most_busy:
+        if need + client.memory.need_bytes <= room and busy + _solo_sm(gpu, client) <= most_busy:
             leaving.remove(client)
-            need += client.need_bytes
+            need += client.memory.need_bytes
             busy += _solo_sm(gpu, client)
     return leaving
 
@@ -251,18 +261,18 @@ def room_due_s(terms: Terms, leaving: list[Client], front: Client, reason: WaitR
 def _turn_due_s(terms: Terms, holder: Client, front: Client, reason: WaitReason, now: float) -> float:
     """A turn lasts a quantum, and until its client has had as much as `front`."""
     behind_s = 0.0
-    if holder.line is front.line:
-        behind_s = front.served_s - own_service_s(holder, now)
-    elif not front.line.has_anchor:
-        behind_s = front.line.served_s - service_s(holder.line, now)
-    due_s = holder.turn_s + quantum_s(terms, holder, front, reason)
+    if holder.service.line is front.service.line:
+        behind_s = front.service.served_s - own_service_s(holder, now)
+    elif not front.service.line.has_anchor:
+        behind_s = front.service.line.served_s - service_s(holder.service.line, now)
+    due_s = holder.turn.begun_s + quantum_s(terms, holder, front, reason)
     if behind_s > 0.0:
         due_s = max(due_s, now + behind_s)
-    return min(due_s, holder.guest_until_s)
+    return min(due_s, holder.service.guest_until_s)
 
 
 def _solo_sm(gpu: GpuQueue, client: Client) -> float:
-    activity = gpu.coruns.solo_activity(client.id)
+    activity = gpu.phases.coruns.solo_activity(client.id)
     return 0.0 if activity is None else activity.sm
 
 
@@ -271,7 +281,7 @@ def quantum_s(terms: Terms, holder: Client, front: Client, reason: WaitReason) -
     settings = terms.settings
     if terms.operator_quantum_s is not None:
         return terms.operator_quantum_s
-    if front.gpu.phase is not None:
+    if front.gpu.phases.current is not None:
         return settings.turn_quantum_s
     if reason is DEMAND or reason is SOLO:
         # Turns that end in a switch of memory are long. If the others were short, their clients would get next to
@@ -286,26 +296,33 @@ def quantum_s(terms: Terms, holder: Client, front: Client, reason: WaitReason) -
 def _moved_bytes(client: Client) -> int:
     """What a switch moves of a client's memory: its claim, as far as NVML has seen the process use it. Where NVML
     shows neither the process nor the device, at most the memory that is assumed for the device."""
-    gpu, seen_bytes = client.gpu, client.peak_nvml_bytes
-    return min(client.used_bytes, seen_bytes if seen_bytes or gpu.total_known else gpu.total_bytes)
+    gpu, seen_bytes = client.gpu, client.memory.peak_nvml_bytes
+    return min(client.memory.used_bytes, seen_bytes if seen_bytes or gpu.memory.total_known else gpu.memory.total_bytes)
 
 
 def biggest_waiter(gpu: GpuQueue) -> Client:
-    return max(islice(gpu.in_order(), _BYPASS_WINDOW), key=_moved_bytes)
+    return max(islice(gpu.order.in_order(), _BYPASS_WINDOW), key=_moved_bytes)
 
 
 def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
     """The client that runs when the running one releases, where that is certain: turns are exclusive, and no quota,
     drain or measurement matters."""
-    if not gpu.fast_path or len(gpu.running) != 1 or gpu.anchor is None or gpu.anchor.id not in gpu.running:
+    if (
+        not gpu.fast_path
+        or len(gpu.turns.running) != 1
+        or gpu.order.anchor is None
+        or gpu.order.anchor.id not in gpu.turns.running
+    ):
         return None
     return following_client(terms, gpu)
 
 
 def following_client(terms: Terms, gpu: GpuQueue) -> Client | None:
     """`next_client` after a hand-over: only who waits has changed."""
-    first = gpu.first_waiting()
-    if first is None or first.wait_for_mem_sent or not (terms.serial or (terms.v1_alone and first.blind)):
+    first = gpu.order.first_waiting()
+    if first is None or first.turn.wait_for_mem_sent:
+        return None
+    if not (terms.serial or (terms.v1_alone and first.memory.blind)):
         return None
     return first
 
@@ -331,55 +348,71 @@ class Evaluation:
         """Evaluates these GPUs at `now`."""
         actions: list[Action] = []
         for gpu in gpus:
-            gpu.clock.advance(now)
+            gpu.turns.clock.advance(now)
             self.evaluate(gpu, now, actions)
         return actions
 
     def evaluate(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         """Applies every rule to one GPU. Its turn clock must have been advanced to `now`."""
-        if gpu.draining:
+        if gpu.turns.draining:
             self._resend_drops(gpu, now, actions)
-        if gpu.running_bytes > gpu.client_limit_bytes or gpu.overloaded:
+        if gpu.memory.running_bytes > gpu.memory.client_limit_bytes or gpu.memory.overloaded:
             self._check_overload(gpu, now, actions)
-        if gpu.throttled and now >= gpu.refill_s - EPSILON_S:
+        if gpu.turns.throttled and now >= gpu.limits.refill_s - EPSILON_S:
             self._refill(gpu, now)
-        if gpu.limited_running:
+        if gpu.limits.running:
             self._check_quotas(gpu, now, actions)
         deadline = NEVER
-        if not gpu.hung and self.phasing.applies(gpu, now):
+        knows_activity = has_activity(self._terms, gpu, now)
+        if knows_activity and not gpu.turns.hung and self.phasing.applies(gpu, now):
             deadline = self.phasing.run(gpu, now, actions)
         else:
-            self.phasing.leave(gpu, now)
-            if gpu.waiting:
+            if gpu.phases.current is not None or gpu.phases.before is not None:
+                self.phasing.leave(gpu, now)
+            if gpu.order.waiting:
                 deadline = self._serve(gpu, now, actions)
-        if not gpu.waiting and gpu.throttled and not gpu.running and self._settings.work_conserving:
+        if not gpu.order.waiting and gpu.turns.throttled and not gpu.turns.running and self._settings.work_conserving:
             self._lend(gpu, now, actions)
-        if gpu.draining:
+        if gpu.turns.draining:
             deadline = min(deadline, self._resend_due_s(gpu, now))
-        if gpu.limited:
+        if gpu.limits.clients:
             deadline = min(deadline, self._quotas.due(gpu, now))
         gpu.deadline_s = deadline
         gpu.fast_path = not (
-            gpu.draining
-            or gpu.limited
-            or gpu.revoked
+            gpu.turns.draining
+            or gpu.limits.clients
+            or gpu.turns.revoked
             or gpu.programs
-            or gpu.overloaded
-            or knows_activity(self._terms, gpu, now)
+            or gpu.memory.overloaded
+            or knows_activity
         )
         gpu.next_client = next_client(self._terms, gpu)
+
+    def becomes_first(self, gpu: GpuQueue, client: Client, now: float) -> bool:
+        """The next client after an exclusive turn: sets when that may have to end. False if it may already."""
+        due_s = next(iter(gpu.turns.running.values())).turn.begun_s + self._terms.shortest_quantum_s
+        if due_s <= now:
+            return False
+        gpu.deadline_s = min(gpu.deadline_s, due_s)
+        gpu.next_client = next_client(self._terms, gpu)
+        return True
+
+    def hand_over(self, old: Client, new: Client, now: float) -> None:
+        """A release where `new` is the GPU's `next_client` and was sent LOCK_OK: the same as the event, but faster."""
+        gpu = old.gpu
+        self._transitions.hand_over(gpu, old, new, now)
+        gpu.next_client = following_client(self._terms, gpu)
+        gpu.deadline_s = now + self._terms.shortest_quantum_s if gpu.order.waiting else NEVER
 
     # Rule 1: resending
 
     def _resend_drops(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
-        for client in list(gpu.draining.values()):
-            assert client.drop_s is not None
-            if now >= client.drop_s + self._patience_s(client, now) - EPSILON_S:
+        for client in list(gpu.turns.draining.values()):
+            assert client.turn.drop_s is not None
+            if now >= client.turn.drop_s + self._patience_s(client, now) - EPSILON_S:
                 self._revoke(gpu, client, now, actions)
-            elif now >= client.drop_again_s - EPSILON_S:
-                client.drop_again_s = now + DROP_RESEND_S
-                gpu.drops[client.drop_reason] += 1
-                actions.append(Send(client, DROP_LOCK))
+            elif now >= client.turn.drop_again_s - EPSILON_S:
+                self._grants.drop_again(gpu, client, now, actions)
 
     def _patience_s(self, client: Client, now: float) -> float:
         """After how long without an answer a turn is revoked. One that was revoked a while ago makes it shorter for all
@@ -390,14 +423,13 @@ class Evaluation:
 
     def _resend_due_s(self, gpu: GpuQueue, now: float) -> float:
         return min(
-            min(client.drop_again_s, client.drop_s + self._patience_s(client, now))
-            for client in gpu.draining.values()
-            if client.drop_s is not None
+            min(client.turn.drop_again_s, client.turn.drop_s + self._patience_s(client, now))
+            for client in gpu.turns.draining.values()
+            if client.turn.drop_s is not None
         )
 
     def _revoke(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
         self._transitions.revoke(gpu, client, now)
-        gpu.drops[DropReason.REVOKED] += 1
         actions.append(Send(client, DROP_LOCK))
         self._revocations.add(client.owner, now)
         if self._terms.fence.closes_after(self._revocations.add(client.process or client.id, now)):
@@ -406,18 +438,18 @@ class Evaluation:
     # Rule 2: overload
 
     def _check_overload(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
-        switched = len(gpu.running) - gpu.running_programs
-        if switched <= 1 or gpu.running_bytes <= gpu.client_limit_bytes * REFIT_RATIO:
-            gpu.overloaded = False
-        elif gpu.running_bytes > gpu.client_limit_bytes:
-            gpu.overloaded = True
+        switched = len(gpu.turns.running) - gpu.turns.programs
+        if switched <= 1 or gpu.memory.running_bytes <= gpu.memory.client_limit_bytes * REFIT_RATIO:
+            self._transitions.overload(gpu, False)
+        elif gpu.memory.running_bytes > gpu.memory.client_limit_bytes:
+            self._transitions.overload(gpu, True)
             for client in self.keep_oldest(gpu, DropReason.MEMORY, now, actions):
-                client.must_refit = True
+                self._transitions.require_margin(client)
 
     def keep_oldest(self, gpu: GpuQueue, reason: DropReason, now: float, actions: list[Action]) -> list[Client]:
         """Drops all turns but the oldest that was not dropped yet; returns the dropped clients. Programs continue:
         their memory would stay."""
-        leaving = [c for c in gpu.running.values() if c.drop_s is None and not c.is_program][1:]
+        leaving = [c for c in gpu.turns.running.values() if c.turn.drop_s is None and not c.is_program][1:]
         for client in leaving:
             self._grants.drop(gpu, client, reason, now, actions)
         return leaving
@@ -430,40 +462,43 @@ class Evaluation:
         self._quotas.find_refill(gpu)
 
     def _check_quotas(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
-        lend = self._settings.work_conserving and gpu.clock.running == 1 and not gpu.waiting
-        for client, bucket in self._quotas.spent(gpu, lend, now):
-            bucket.borrowing = lend
-            if not lend:
-                bucket.throttled = True
-                self._grants.drop(gpu, client, DropReason.QUOTA, now, actions)
+        lend = self._settings.work_conserving and gpu.turns.clock.running == 1 and not gpu.order.waiting
+        for client in self._quotas.spent(gpu, lend, now):
+            self._grants.drop(gpu, client, DropReason.QUOTA, now, actions)
 
     def _lend(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         """No other client requests the GPU: the throttled client nearest to its refill may run."""
-        nearest = min(gpu.throttled.values(), key=lambda client: client.bucket.refilled_s() if client.bucket else 0.0)
+        nearest = min(
+            gpu.turns.throttled.values(),
+            key=lambda client: client.quota.bucket.refilled_s() if client.quota.bucket else 0.0,
+        )
         if blocked(self._terms, gpu, nearest, now) is None:
             self._transitions.requeue(gpu, nearest, now)
             self._grants.grant(gpu, nearest, now, actions)
-            if nearest.bucket is not None:
-                nearest.bucket.borrowing = True
+            self._quotas.lend(nearest)
 
     # Rule 6: admission
 
     def _serve(self, gpu: GpuQueue, now: float, actions: list[Action]) -> float:
         """Admits every client that may run, then makes room for the first that may not. Returns the next deadline."""
-        terms, waiting = self._terms, gpu.waiting
+        terms, waiting = self._terms, gpu.order.waiting
         gpu.biggest_waiter = None
         if gpu.programs:
             # Their memory stays where it is, so they are in the way of none: only phases and quotas stop them.
             for client in [client for client in waiting.values() if client.is_program]:
                 self._grants.grant(gpu, client, now, actions)
         while waiting:
-            first = gpu.first_waiting()
+            first = gpu.order.first_waiting()
             assert first is not None
             if blocked(terms, gpu, first, now) is None:
                 # Where no room had to be made for it, it does not take the anchor's part.
-                fits = gpu.anchor is not None and gpu.anchor.id in gpu.running and first is not gpu.front
+                fits = (
+                    gpu.order.anchor is not None
+                    and gpu.order.anchor.id in gpu.turns.running
+                    and first is not gpu.order.front
+                )
                 self._grant(gpu, first, now, actions, NEVER if fits else None)
-                if len(gpu.running) == 1 and is_exclusive(terms, gpu):
+                if len(gpu.turns.running) == 1 and is_exclusive(terms, gpu):
                     # The others wait at least the shortest quantum: how long exactly is computed then.
                     return now + terms.shortest_quantum_s if waiting else NEVER
                 continue
@@ -480,20 +515,19 @@ class Evaluation:
     def _grant(
         self, gpu: GpuQueue, client: Client, now: float, actions: list[Action], guest_until_s: float | None = None
     ) -> None:
-        alone = not gpu.running
+        alone = not gpu.turns.running
         self._grants.grant(gpu, client, now, actions, guest_until_s)
-        if alone and gpu.metered and (gpu.waiting or gpu.throttled):
-            gpu.measured_phase += 1
+        if alone and gpu.phases.metered and (gpu.order.waiting or gpu.turns.throttled):
             begin_s = now + SETTLE_S
-            actions.append(Measure(gpu, gpu.measured_phase, begin_s, begin_s + _TURN_MEASURE_S))
+            actions.append(self.phasing.measure(gpu, begin_s, begin_s + _TURN_MEASURE_S))
 
     # Rule 7: making room
 
     def _make_room(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float, actions: list[Action]) -> float:
         """Drops the turns in the way of `front` once each has had its quantum. Returns the next deadline."""
         by_activity = reason is WaitReason.DEMAND or reason is WaitReason.SOLO
-        again_s = gpu.busy_until_s if by_activity and not gpu.metered else NEVER
-        gpu.front = front
+        again_s = gpu.phases.busy_until_s if by_activity and not gpu.phases.metered else NEVER
+        set_front(gpu, front)
         victims = in_the_way(self._terms, gpu, front, reason, now)
         if not victims:
             return again_s

@@ -13,13 +13,12 @@ from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.sharing import WaitReason
 from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.policy import attained
+from gpucommons.scheduler.policy.core_limits import CoreQuotas
 from gpucommons.scheduler.policy.evaluation import (
     Evaluation,
     Revocations,
     blocked,
-    following_client,
     is_exclusive,
-    next_client,
 )
 from gpucommons.scheduler.policy.state import (
     DROP_RESEND_S,
@@ -35,7 +34,7 @@ from gpucommons.scheduler.policy.state import (
     Send,
     Terms,
 )
-from gpucommons.scheduler.policy.transitions import CoreQuotas, Transitions
+from gpucommons.scheduler.policy.transitions import Transitions
 from gpucommons.scheduler.protocol.wire import MessageType
 
 IDLE, WAITING, THROTTLED, RUNNING = (
@@ -45,11 +44,6 @@ IDLE, WAITING, THROTTLED, RUNNING = (
     ClientStanding.RUNNING,
 )
 
-# Utilisation is valid for this long, or for so many times its span. One that spans too long a time is not used: no
-# client can run alone for that long.
-_BUSY_FRESH_S: Final = 5.0
-_BUSY_FRESH_SPANS: Final = 3.0
-_LONGEST_SPAN_S: Final = 6.0
 # A program that joins has used the GPU unseen for up to this time.
 _UNSEEN_S: Final = 2.0
 # A process with so many remembered revocations may not connect again until the oldest of them is forgotten.
@@ -70,6 +64,7 @@ class Policy:
         self._transitions = Transitions(self._quotas, self.terms)
         self._revocations = Revocations()
         self._evaluation = Evaluation(self.terms, self._quotas, self._transitions, self._revocations)
+        self._phasing = self._evaluation.phasing
 
     # Devices
 
@@ -94,28 +89,25 @@ class Policy:
 
     def sample_busy(self, gpu: GpuQueue, busy_ratio: float, window_s: float, now: float) -> list[Action]:
         """The device was busy for this share of the last `window_s`."""
-        if window_s <= _LONGEST_SPAN_S:
-            gpu.busy_until_s = now + max(_BUSY_FRESH_S, _BUSY_FRESH_SPANS * window_s)
-        if not gpu.metered and len(gpu.running) == 1 and not gpu.revoked and gpu.changed_s <= now - window_s:
-            gpu.coruns.measured(tuple(gpu.running), DeviceActivity(busy_ratio, busy=busy_ratio), now)
+        self._phasing.sample_busy(gpu, busy_ratio, window_s, now)
         return self._evaluation.advance((gpu,), now)
 
     def sample_use(self, gpu: GpuQueue, ratios: Mapping[int, float], total: float, now: float) -> None:
         """The share of the GPU's time that the processes of each client had since the last reading, and what it was
         used in total, without processes that take no part."""
-        owners = self._evaluation.phasing.owners({id: gpu.clients[id] for id in ratios})
-        gpu.coruns.used(ratios, owners, total, now)
+        owners = self._phasing.owners({id: gpu.clients[id] for id in ratios})
+        gpu.phases.coruns.used(ratios, owners, total, now)
 
     def meter(self, gpu: GpuQueue, available: bool, now: float) -> list[Action]:
         """Whether the activity of a phase can be measured on this GPU."""
-        gpu.metered = available
+        self._phasing.meter(gpu, available)
         return self._evaluation.advance((gpu,), now)
 
     def measured(
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
     ) -> tuple[tuple[int, ...], list[Action]]:
         """The answer to `Measure`, begun at `begin_s`. Returns the clients that ran, if it counts, and the actions."""
-        ran = self._evaluation.phasing.measured(gpu, number, activity, begin_s, now)
+        ran = self._phasing.measured(gpu, number, activity, begin_s, now)
         return ran, self._evaluation.advance((gpu,), now)
 
     # Clients
@@ -136,13 +128,13 @@ class Policy:
         gpu = client.gpu
         terms = self.terms
         if (
-            (gpu.running if terms.serial else is_exclusive(terms, gpu))
+            (gpu.turns.running if terms.serial else is_exclusive(terms, gpu))
             and gpu.fast_path
             and client.standing is IDLE
-            and client.bucket is None
+            and client.quota.bucket is None
         ):
             self._transitions.enqueue_unlimited(gpu, client, now)
-            if gpu.first_waiting() is not client or self._becomes_first(gpu, client, now):
+            if gpu.order.first_waiting() is not client or self._evaluation.becomes_first(gpu, client, now):
                 # It queues, and nothing else changes.
                 return ()
             return self._evaluation.advance((gpu,), now)
@@ -152,45 +144,35 @@ class Policy:
         elif not self.on:
             actions.append(client.lock_ok)
         else:
-            gpu.clock.advance(now)
+            gpu.turns.clock.advance(now)
             self._transitions.enqueue(gpu, client, now)
             self._evaluation.evaluate(gpu, now, actions)
-            if client.standing is WAITING and client.version == 2 and not client.wait_for_mem_sent:
+            if client.standing is WAITING and client.version == 2 and not client.turn.wait_for_mem_sent:
                 self._send_wait_for_mem(gpu, client, now, actions)
         return actions
-
-    def _becomes_first(self, gpu: GpuQueue, client: Client, now: float) -> bool:
-        """The next client after an exclusive turn: sets when that may have to end. False if it may already."""
-        due_s = next(iter(gpu.running.values())).turn_s + self.terms.shortest_quantum_s
-        if due_s <= now:
-            return False
-        gpu.deadline_s = min(gpu.deadline_s, due_s)
-        gpu.next_client = next_client(self.terms, gpu)
-        return True
 
     def _repeated_request(self, client: Client, actions: list[Action]) -> None:
         self.refusals["repeated_request"] += 1
         if client.standing is RUNNING:
-            if client.drop_s is None:
+            if client.turn.drop_s is None:
                 actions.append(client.lock_ok)
             else:
-                client.requested_again = True
+                self._transitions.request_again(client)
 
     def _send_wait_for_mem(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
         if blocked(self.terms, gpu, client, now) is WaitReason.MEMORY:
-            client.wait_for_mem_sent = True
-            gpu.wait_for_mem += 1
+            self._transitions.wait_for_memory(gpu, client)
             actions.append(Send(client, MessageType.WAIT_FOR_MEM))
 
     def release(self, client: Client, now: float) -> Sequence[Action]:
         gpu = client.gpu
         actions: list[Action] = []
-        gpu.clock.advance(now)
+        gpu.turns.clock.advance(now)
         if client.standing is RUNNING:
             self._transitions.end_turn(gpu, client, now)
-            if client.requested_again:
+            if client.turn.requested_again:
                 self._transitions.enqueue(gpu, client, now)
-        elif client.revoked:
+        elif client.turn.revoked:
             self.refusals["release_after_revocation"] += 1
             self._transitions.forget_revocation(gpu, client)
         else:
@@ -205,8 +187,8 @@ class Policy:
         """A program competes for the GPU from now on. It runs already: it is not stopped before a rule says so."""
         if client.standing is not IDLE or not self.on:
             return []
-        if not client.gpu.coruns.is_light(client.id):
-            client.gpu.coruns.forget_since(now - _UNSEEN_S)
+        if not client.gpu.phases.coruns.is_light(client.id):
+            client.gpu.phases.coruns.forget_since(now - _UNSEEN_S)
         self._begin_unasked(client, now)
         return self._evaluation.advance((client.gpu,), now)
 
@@ -220,10 +202,10 @@ class Policy:
 
     def _begin_unasked(self, client: Client, now: float) -> None:
         gpu = client.gpu
-        gpu.clock.advance(now)
+        gpu.turns.clock.advance(now)
         self._transitions.forget_revocation(gpu, client)
         self._transitions.enqueue_unlimited(gpu, client, now)
-        if client.bucket is not None:
+        if client.quota.bucket is not None:
             self._quotas.request(client, now)
         self._transitions.begin_turn(gpu, client, now)
 
@@ -231,17 +213,17 @@ class Policy:
         """A waiting program was resumed against the rules: it runs, and no rule stops it before `again_s`."""
         gpu = client.gpu
         if client.standing is WAITING or client.standing is THROTTLED:
-            gpu.clock.advance(now)
+            gpu.turns.clock.advance(now)
             self._transitions.dequeue(gpu, client, now)
-            client.keep_until_s = again_s
+            self._transitions.keep(client, again_s)
             self._begin_unasked(client, now)
         return self._evaluation.advance((gpu,), now)
 
     def withdraw(self, client: Client, now: float) -> list[Action]:
         """A program no longer competes, and runs freely: its wait or turn ends."""
         gpu = client.gpu
-        gpu.clock.advance(now)
-        gpu.coruns.rest(client.id)
+        gpu.turns.clock.advance(now)
+        gpu.phases.coruns.rest(client.id)
         if client.standing is RUNNING:
             self._transitions.end_turn(gpu, client, now)
         else:
@@ -251,42 +233,42 @@ class Policy:
     def paused(self, client: Client, now: float) -> Sequence[Action]:
         """A program was stopped as requested: its turn ends, and it waits for the next."""
         if client.standing is RUNNING:
-            client.requested_again = True
+            self._transitions.request_again(client)
             return self.release(client, now)
         # Its turn was revoked before it stopped.
-        return self.request(client, now) if client.revoked else ()
+        return self.request(client, now) if client.turn.revoked else ()
 
     def not_paused(self, client: Client, again_s: float, now: float) -> list[Action]:
         """A program could not be stopped: its turn continues, and no rule stops it before `again_s`."""
         gpu = client.gpu
-        if client.drop_s is not None:
-            client.drop_s = None
-            del gpu.draining[client.id]
-            client.keep_until_s = again_s
+        if client.turn.drop_s is not None:
+            self._transitions.continue_turn(gpu, client)
+            self._transitions.keep(client, again_s)
         return self._evaluation.advance((gpu,), now)
 
     def hang(self, client: Client, now: float) -> list[Action]:
         """The driver's call for a program does not return: no other waits for it. They run together meanwhile."""
-        client.gpu.hung[client.id] = client
+        self._transitions.hang(client)
         return self._evaluation.advance((client.gpu,), now)
 
     def returned(self, client: Client, now: float) -> list[Action]:
         """The call has returned."""
-        client.gpu.hung.pop(client.id, None)
+        self._transitions.returned(client)
         return self._evaluation.advance((client.gpu,), now)
 
     def hand_over(self, old: Client, new: Client, now: float) -> None:
         """A release where `new` is the GPU's `next_client` and was sent LOCK_OK: the same as `release`, but faster."""
-        gpu = old.gpu
-        self._transitions.hand_over(gpu, old, new, now)
-        gpu.next_client = following_client(self.terms, gpu)
-        gpu.deadline_s = now + self.terms.shortest_quantum_s if gpu.waiting else NEVER
+        self._evaluation.hand_over(old, new, now)
 
     def disconnect(self, client: Client, now: float) -> list[Action]:
         gpu = client.gpu
-        gpu.clock.advance(now)
+        gpu.turns.clock.advance(now)
         if client.standing is RUNNING:
-            if client.drop_s is not None and now - client.drop_s >= DROP_RESEND_S and client.process is not None:
+            if (
+                client.turn.drop_s is not None
+                and now - client.turn.drop_s >= DROP_RESEND_S
+                and client.process is not None
+            ):
                 # It would have been revoked: a client that connects again just before that is treated the same.
                 self._revocations.add(client.process, now)
             self._transitions.end_turn(gpu, client, now)
@@ -303,16 +285,15 @@ class Policy:
         targets = {gpu.key: gpu for _, gpu in moves}
         touched = (sources | targets).values()
         for gpu in touched:
-            gpu.clock.advance(now)
-        occupied = {key for key, gpu in targets.items() if gpu.running}
+            gpu.turns.clock.advance(now)
+        occupied = {key for key, gpu in targets.items() if gpu.turns.running}
         met = {gpu.key for client, gpu in moves if client.standing is RUNNING} & occupied
         # Nothing is evaluated before the last client has moved: a waiting client must not pass a turn that is to come.
         for client, gpu in moves:
             self._transitions.move(client, gpu, now)
         actions: list[Action] = []
         for gpu in touched:
-            gpu.running = dict(sorted(gpu.running.items(), key=lambda item: item[1].turn_s))
-            attained.order_again(gpu, now)
+            self._transitions.order_again(gpu, now)
         for key, gpu in targets.items():
             if key in met:
                 self._evaluation.keep_oldest(gpu, DropReason.QUANTUM, now, actions)
@@ -321,30 +302,26 @@ class Policy:
         return actions
 
     def update_memory(self, client: Client, claimed_bytes: int, now: float) -> list[Action]:
-        client.claimed_bytes = claimed_bytes
-        self._transitions.change_need(client)
+        self._transitions.claim_memory(client, claimed_bytes)
         return self._evaluation.advance((client.gpu,), now)
 
     def measure_memory(
         self, client: Client, nvml_bytes: int | None, overhead_bytes: int | None, now: float
     ) -> list[Action]:
         """NVML's value for the client's process, and the overhead that follows from it."""
-        if nvml_bytes == client.nvml_bytes and overhead_bytes == client.overhead_bytes:
+        if nvml_bytes == client.memory.nvml_bytes and overhead_bytes == client.memory.overhead_bytes:
             return []
-        client.nvml_bytes = nvml_bytes
-        client.peak_nvml_bytes = max(client.peak_nvml_bytes, nvml_bytes or 0)
-        client.overhead_bytes = overhead_bytes
-        self._transitions.change_need(client)
+        self._transitions.measure_memory(client, nvml_bytes, overhead_bytes)
         return self._evaluation.advance((client.gpu,), now)
 
     def limit_core(self, client: Client, percent: int, now: float) -> list[Action]:
         """100 means no limit."""
-        if percent == client.core_limit_percent:
+        if percent == client.quota.percent:
             return []
         gpu = client.gpu
-        gpu.clock.advance(now)
+        gpu.turns.clock.advance(now)
         self._quotas.limit(client, percent, now)
-        if client.standing is THROTTLED and client.bucket is None:
+        if client.standing is THROTTLED and client.quota.bucket is None:
             self._transitions.requeue(gpu, client, now)
         actions = self._evaluation.advance((gpu,), now)
         if client.version == 2:
@@ -355,24 +332,23 @@ class Policy:
         if sharing_class is client.sharing_class:
             return []
         client.sharing_class = sharing_class
-        # The next phase is chosen by it.
-        client.gpu.phase_until_s = min(client.gpu.phase_until_s, now)
+        self._phasing.choose_again(client.gpu, now)
         return self._evaluation.advance((client.gpu,), now)
 
     def hold_back(self, client: Client, now: float) -> None:
         """Others are held back from now on, because this program of class latency works."""
-        client.gpu.disturbed_s = now
+        self._phasing.hold_back(client.gpu, now)
 
     def held_back(self, client: Client, seconds: float, now: float) -> None:
         """They run again, after so long."""
-        client.gpu.disturbed_s = now
-        client.gpu.coruns.held_back(client.id, seconds)
+        self._phasing.hold_back(client.gpu, now)
+        client.gpu.phases.coruns.held_back(client.id, seconds)
 
     def limit_memory(self, client: Client, limit_bytes: int, now: float) -> list[Action]:
         """0 means no limit. The client enforces it; the memory that it holds now does not change."""
-        if limit_bytes == client.memory_limit_bytes:
+        if limit_bytes == client.memory.limit_bytes:
             return []
-        client.memory_limit_bytes = limit_bytes
+        self._transitions.limit_memory(client, limit_bytes)
         return [Send(client, MessageType.UPDATE_LIMIT, limit_bytes)] if client.version == 2 else []
 
     # The operator, and time
@@ -383,12 +359,12 @@ class Policy:
             return []
         self.on = on
         for gpu in self.gpus.values():
-            gpu.clock.advance(now)
-            for client in list(gpu.running.values()):
+            gpu.turns.clock.advance(now)
+            for client in list(gpu.turns.running.values()):
                 self._transitions.end_turn(gpu, client, now)
-            for client in (*gpu.waiting.values(), *gpu.throttled.values()):
+            for client in (*gpu.order.waiting.values(), *gpu.turns.throttled.values()):
                 self._transitions.dequeue(gpu, client, now)
-            for client in list(gpu.revoked.values()):
+            for client in list(gpu.turns.revoked.values()):
                 self._transitions.forget_revocation(gpu, client)
             self._evaluation.evaluate(gpu, now, [])
         return [self.status_of(client) for client in self.clients.values()]
@@ -396,14 +372,14 @@ class Policy:
     def set_quantum(self, seconds: float | None, now: float) -> list[Action]:
         self.terms.set_quantum(seconds)
         for gpu in self.gpus.values():
-            gpu.lead_s = self.terms.longest_quantum_s(gpu.total_bytes)
+            attained.set_lead(gpu, self.terms.longest_quantum_s(gpu.memory.total_bytes))
         return self._evaluation.advance(self.gpus.values(), now)
 
     def set_mode(self, mode: Mode, now: float) -> list[Action]:
         self.terms.set_mode(mode)
         actions: list[Action] = []
         for gpu in self.gpus.values():
-            gpu.clock.advance(now)
+            gpu.turns.clock.advance(now)
             if mode is Mode.SERIAL:
                 self._evaluation.keep_oldest(gpu, DropReason.QUANTUM, now, actions)
             self._evaluation.evaluate(gpu, now, actions)
@@ -418,11 +394,9 @@ class Policy:
 
     def status_of(self, client: Client) -> Send:
         message = MessageType.SCHED_ON if self.on else MessageType.SCHED_OFF
-        return Send(client, message, client.core_limit_percent)
+        return Send(client, message, client.quota.percent)
 
     def _set_total(self, gpu: GpuQueue, total_bytes: int, *, known: bool) -> None:
-        gpu.total_bytes = total_bytes
-        gpu.total_known = known
-        gpu.lead_s = self.terms.longest_quantum_s(total_bytes)
-        gpu.safe_limit_bytes = int(total_bytes * (1 - self.settings.memory_reserve_percent / 100))
-        gpu.client_limit_bytes = max(0, gpu.safe_limit_bytes - gpu.resident_bytes)
+        safe_bytes = int(total_bytes * (1 - self.settings.memory_reserve_percent / 100))
+        self._transitions.resize(gpu, total_bytes, safe_bytes, known=known)
+        attained.set_lead(gpu, self.terms.longest_quantum_s(total_bytes))

@@ -49,7 +49,9 @@ def roles(programs: Iterable[Grouped], now_s: float) -> Mapping[ProcessKey, froz
 
 
 def _guards(client: Client, now_s: float) -> bool:
-    return client.sharing_class is SharingClass.LATENCY and not client.gpu.coruns.is_over_share(client.owner, now_s)
+    return client.sharing_class is SharingClass.LATENCY and not client.gpu.phases.coruns.is_over_share(
+        client.owner, now_s
+    )
 
 
 def _competes(client: Client) -> bool:
@@ -57,7 +59,7 @@ def _competes(client: Client) -> bool:
 
 
 def _share_percent(client: Client) -> int:
-    return round(100 * client.gpu.coruns.latency_share(client.owner))
+    return round(100 * client.gpu.phases.coruns.latency_share(client.owner))
 
 
 def _add(

@@ -285,7 +285,9 @@ class _Member:
     def ran_since(self, begin_s: float) -> bool:
         """Whether it was not paused since then, and is not about to be."""
         client = self.client
-        return client.standing is ClientStanding.RUNNING and client.turn_s <= begin_s and client.drop_s is None
+        return (
+            client.standing is ClientStanding.RUNNING and client.turn.begun_s <= begin_s and client.turn.drop_s is None
+        )
 
     @property
     def takes_turns(self) -> bool:
@@ -412,7 +414,7 @@ class Programs:
             self._update(key, program, standings[key].joined, now)
         self._sample_use(reading, now)
         self._name_roles(now)
-        self.reads_soon = any(gpu.coruns.has_passing_programs(now) for gpu in self._policy.gpus.values())
+        self.reads_soon = any(gpu.phases.coruns.has_passing_programs(now) for gpu in self._policy.gpus.values())
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
             in_turns = {key for key, member in self._members.items() if member.takes_turns}
@@ -548,7 +550,7 @@ class Programs:
         key = next((key for key, member in self._members.items() if member.client is client), None)
         if key is None:
             return
-        others_waited = bool(client.gpu.waiting)
+        others_waited = bool(client.gpu.order.waiting)
         did = ProgramActivity.IDLE if activity.is_idle else ProgramActivity.ACTIVE
         standing = self._roster.end_turn(key, ProgramTurn(begin_s, end_s, did, others_waited))
         if standing is not None and not standing.joined:
@@ -662,12 +664,12 @@ class Programs:
 
 
 def _takes_turns_on(gpu: GpuQueue) -> bool:
-    return gpu.phase is not None and gpu.phase.way is Way.TURNS
+    return gpu.phases.current is not None and gpu.phases.current.way is Way.TURNS
 
 
 def _takes_turns(client: Client, now: float) -> bool:
     """A connected client that requests nothing, as some libraries do without a limit, is a program like any other."""
-    requests = client.standing is not ClientStanding.IDLE or now - client.ran_s < _REQUESTS_WITHIN_S
+    requests = client.standing is not ClientStanding.IDLE or now - client.service.ran_s < _REQUESTS_WITHIN_S
     return requests and not client.is_program
 
 

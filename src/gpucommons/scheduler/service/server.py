@@ -532,13 +532,13 @@ class SchedulerServer:
         waiting = [
             RoomNeed(
                 (client.device,),
-                client.need_bytes - (client.nvml_bytes or 0),
-                client.wait_s,
+                client.memory.need_bytes - (client.memory.nvml_bytes or 0),
+                client.turn.wait_s,
                 id=client_name(client.id),
             )
             for gpu in self.policy.gpus.values()
-            for client in gpu.waiting.values()
-            if not client.is_program and client.device in present and client.version != 1 and client.wait_s < now
+            for client in gpu.order.waiting.values()
+            if not client.is_program and client.device in present and client.version != 1 and client.turn.wait_s < now
         ]
         return replace(self._lease_claims, needs=(*self._lease_claims.needs, *waiting))
 

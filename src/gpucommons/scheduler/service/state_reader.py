@@ -29,7 +29,6 @@ from gpucommons.rules.identities import nvshare_client_name, process_name
 from gpucommons.scheduler.corun.coruns import Phase, PhaseCause, Way
 from gpucommons.scheduler.policy import evaluation
 from gpucommons.scheduler.policy.devices import DeviceTable
-from gpucommons.scheduler.policy.phasing import knows_activity
 from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import ClientLimits, LimitLookup, PodName
 from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, Mode, Terms, client_name
@@ -86,10 +85,10 @@ def read_client(
     terms: Terms, client: Client, limits: ClientLimits, position: QueuePosition, now: float, name: str = ""
 ) -> ClientSharing:
     gpu = client.gpu
-    bucket = client.bucket
+    bucket = client.quota.bucket
     running = client.standing is ClientStanding.RUNNING
     effective = 1.0 if bucket is None else bucket.rate
-    activity = gpu.coruns.solo_activity(client.id)
+    activity = gpu.phases.coruns.solo_activity(client.id)
     return ClientSharing(
         client_id=client_name(client.id),
         pod=client.pod,
@@ -101,39 +100,40 @@ def read_client(
         uid=client.uid,
         gid=client.gid,
         standing=client.standing.value,
-        revoked=client.revoked,
-        pending_drop=client.drop_s is not None,
-        turn_s=now - client.turn_s if running else None,
-        turns=client.turns,
+        revoked=client.turn.revoked,
+        pending_drop=client.turn.drop_s is not None,
+        turn_s=now - client.turn.begun_s if running else None,
+        turns=client.turn.count,
         wait=_read_wait(terms, client, position, now),
-        allocated_bytes=client.used_bytes,
-        allocated_peak_bytes=client.peak_bytes,
-        nvml_bytes=client.nvml_bytes,
-        overhead_bytes=client.overhead_bytes,
-        need_bytes=None if client.version == 1 else client.need_bytes,
-        memory_quota_bytes=client.memory_limit_bytes,
+        allocated_bytes=client.memory.used_bytes,
+        allocated_peak_bytes=client.memory.peak_bytes,
+        nvml_bytes=client.memory.nvml_bytes,
+        overhead_bytes=client.memory.overhead_bytes,
+        need_bytes=None if client.version == 1 else client.memory.need_bytes,
+        memory_quota_bytes=client.memory.limit_bytes,
         memory_quota_source=limits.memory_source,
-        core_quota_percent=client.core_limit_percent,
+        core_quota_percent=client.quota.percent,
         core_quota_effective_percent=100 * effective,
         core_quota_source=limits.core_source,
         window_usage_s=_window_usage_s(client, running),
-        window_limit_s=effective * gpu.clock.window_s,
+        window_limit_s=effective * gpu.turns.clock.window_s,
         throttled=bucket is not None and bucket.throttled,
         debt_s=0.0 if bucket is None else max(0.0, -bucket.balance_s),
-        billed_s=client.billed_s + (gpu.clock.billed_s - client.turn_mark_s if running else 0.0),
+        billed_s=client.turn.billed_s + (gpu.turns.clock.billed_s - client.turn.mark_s if running else 0.0),
         demand_ratio=None if activity is None else activity.sm,
-        over_claimed=client.claimed_bytes > client.used_bytes,
+        over_claimed=client.memory.claimed_bytes > client.memory.used_bytes,
         name=name,
         sharing_class=client.sharing_class,
         class_source=limits.class_source,
-        holds_back=client.sharing_class is SharingClass.LATENCY and not gpu.coruns.is_over_share(client.owner, now),
+        holds_back=client.sharing_class is SharingClass.LATENCY
+        and not gpu.phases.coruns.is_over_share(client.owner, now),
     )
 
 
 def _window_usage_s(client: Client, running: bool) -> float:
-    clock = client.gpu.clock
-    closed = client.billed_s - client.window_base_s if client.window_end_s == clock.window_end_s else 0.0
-    return closed + (clock.billed_s - max(client.turn_mark_s, clock.window_billed_s) if running else 0.0)
+    clock = client.gpu.turns.clock
+    closed = client.turn.billed_s - client.turn.window_base_s if client.turn.window_end_s == clock.window_end_s else 0.0
+    return closed + (clock.billed_s - max(client.turn.mark_s, clock.window_billed_s) if running else 0.0)
 
 
 def _read_wait(terms: Terms, client: Client, position: QueuePosition, now: float) -> WaitReading | None:
@@ -143,9 +143,9 @@ def _read_wait(terms: Terms, client: Client, position: QueuePosition, now: float
     reason = evaluation.wait_reason(terms, client, now)
     return WaitReading(
         reason=reason or WaitReason.READY,
-        waited_s=now - client.wait_s,
+        waited_s=now - client.turn.wait_s,
         ahead=position.ahead,
-        room_bytes=max(0, gpu.safe_limit_bytes - gpu.running_bytes - gpu.held_bytes),
+        room_bytes=max(0, gpu.memory.safe_limit_bytes - gpu.memory.running_bytes - gpu.memory.held_bytes),
         expected_s=_expected_wait_s(terms, client, reason, position, now),
     )
 
@@ -156,51 +156,55 @@ def _expected_wait_s(
     """An estimate: the turn in the way of the first client ends with its quantum, and so does each turn ahead."""
     gpu = client.gpu
     if client.standing is ClientStanding.THROTTLED:
-        return None if client.bucket is None else max(0.0, client.bucket.refilled_s() - now)
+        return None if client.quota.bucket is None else max(0.0, client.quota.bucket.refilled_s() - now)
     if reason is None:
         return 0.0
     if position.previous is not None:
         before_s = position.previous_expected_s
         return None if before_s is None else before_s + evaluation.quantum_s(terms, position.previous, client, reason)
-    holder = next(iter(gpu.running.values()), None)
+    holder = next(iter(gpu.turns.running.values()), None)
     return (
-        None if holder is None else max(0.0, holder.turn_s + evaluation.quantum_s(terms, holder, client, reason) - now)
+        None
+        if holder is None
+        else max(0.0, holder.turn.begun_s + evaluation.quantum_s(terms, holder, client, reason) - now)
     )
 
 
 def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
-    while gpu.count_handovers():
+    while gpu.turns.count_handovers():
         pass
-    queued = [*gpu.in_order(), *gpu.throttled.values()]
-    front = gpu.first_waiting()
+    queued = [*gpu.order.in_order(), *gpu.turns.throttled.values()]
+    front = gpu.order.first_waiting()
     blocked = None if front is None else evaluation.wait_reason(policy.terms, front, now)
     way, reason = _way(policy, gpu, blocked, now)
     return GpuSharing(
         uuid=gpu.key,
         index=gpu.index,
         present=present,
-        running=tuple(map(client_name, gpu.running)),
-        request_queue=tuple(client_name(client.id) for client in queued if not client.wait_for_mem_sent),
-        wait_queue=tuple(client_name(client.id) for client in queued if client.wait_for_mem_sent),
-        running_memory_bytes=gpu.running_bytes,
-        running_managed_bytes=gpu.running_managed_bytes,
-        running_managed_peak_bytes=gpu.peak_managed_bytes,
-        total_memory_bytes=gpu.total_bytes,
-        total_memory_measured=gpu.total_known,
-        safe_limit_bytes=gpu.safe_limit_bytes,
-        overloaded=gpu.overloaded,
+        running=tuple(map(client_name, gpu.turns.running)),
+        request_queue=tuple(client_name(client.id) for client in queued if not client.turn.wait_for_mem_sent),
+        wait_queue=tuple(client_name(client.id) for client in queued if client.turn.wait_for_mem_sent),
+        running_memory_bytes=gpu.memory.running_bytes,
+        running_managed_bytes=gpu.memory.managed_bytes,
+        running_managed_peak_bytes=gpu.memory.peak_managed_bytes,
+        total_memory_bytes=gpu.memory.total_bytes,
+        total_memory_measured=gpu.memory.total_known,
+        safe_limit_bytes=gpu.memory.safe_limit_bytes,
+        overloaded=gpu.memory.overloaded,
         way=way,
         way_reason=reason,
         quantum_left_s=_quantum_left_s(policy.terms, gpu, front, blocked, now),
-        busy_seconds=gpu.clock.busy_s,
-        drop_lock={reason.value: count for reason, count in gpu.drops.items()},
-        wait_for_mem=gpu.wait_for_mem,
-        mem_available=gpu.mem_available,
-        wait_seconds=gpu.turns_wait.reading(),
-        turn_seconds=gpu.turns_length.reading(),
-        drain_seconds=gpu.turns_drain.reading(),
-        gain_ratio=None if gpu.phase is None else gpu.coruns.gain(gpu.phase, gpu.phase_members),
-        coarse=gpu.phase is not None and not gpu.metered,
+        busy_seconds=gpu.turns.clock.busy_s,
+        drop_lock={reason.value: count for reason, count in gpu.turns.drops.items()},
+        wait_for_mem=gpu.turns.wait_for_mem,
+        mem_available=gpu.turns.mem_available,
+        wait_seconds=gpu.turns.waits.reading(),
+        turn_seconds=gpu.turns.lengths.reading(),
+        drain_seconds=gpu.turns.drains.reading(),
+        gain_ratio=None
+        if gpu.phases.current is None
+        else gpu.phases.coruns.gain(gpu.phases.current, gpu.phases.members),
+        coarse=gpu.phases.current is not None and not gpu.phases.metered,
     )
 
 
@@ -208,13 +212,13 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
     """How the clients share this GPU now, and why; `blocked` is why the first client in the queue waits."""
     if not policy.on:
         return "free", "scheduler_off"
-    if len(gpu.running) + len(gpu.waiting) <= 1:
+    if len(gpu.turns.running) + len(gpu.order.waiting) <= 1:
         return "alone", "no_contention"
-    if gpu.hung:
+    if gpu.turns.hung:
         return "together", "call_hangs"
-    if gpu.phase is not None:
-        return _way_of_phase(gpu.phase)
-    if gpu.overloaded:
+    if gpu.phases.current is not None:
+        return _way_of_phase(gpu.phases.current)
+    if gpu.memory.overloaded:
         return "turns", "memory_overload"
     if blocked is WaitReason.TURN:
         return "turns", "serial_mode" if policy.terms.serial else "memory_unknown"
@@ -226,7 +230,7 @@ def _way(policy: Policy, gpu: GpuQueue, blocked: WaitReason | None, now: float) 
         return "turns", "measuring_demand"
     if policy.terms.mode is Mode.CONCURRENT:
         return "together", "concurrent_mode"
-    return "together", "demand_fits" if knows_activity(policy.terms, gpu, now) else "demand_unknown"
+    return "together", "demand_fits" if evaluation.has_activity(policy.terms, gpu, now) else "demand_unknown"
 
 
 def _way_of_phase(phase: Phase[int]) -> tuple[str, str]:
@@ -243,10 +247,10 @@ def _quantum_left_s(
     terms: Terms, gpu: GpuQueue, front: Client | None, blocked: WaitReason | None, now: float
 ) -> float | None:
     """Until the oldest turn may be dropped; None while no client waits for its room."""
-    holder = next(iter(gpu.running.values()), None)
+    holder = next(iter(gpu.turns.running.values()), None)
     if front is None or holder is None or blocked is None or gpu.deadline_s == NEVER:
         return None
-    return max(0.0, holder.turn_s + evaluation.quantum_s(terms, holder, front, blocked) - now)
+    return max(0.0, holder.turn.begun_s + evaluation.quantum_s(terms, holder, front, blocked) - now)
 
 
 # The scheduler's state as one SharingReading: at once, or every second in small steps so that no hand-off waits.
@@ -321,15 +325,15 @@ class StateReader:
     def _count_hand_overs(self) -> Iterator[None]:
         """Updates the histograms, a part at a time."""
         for gpu in list(self._policy.gpus.values()):
-            while gpu.count_handovers():
+            while gpu.turns.count_handovers():
                 yield
 
     def _rows(self) -> Iterator[ClientSharing]:
         """One row per client. Clients may connect and disconnect between two rows."""
         for gpu in list(self._policy.gpus.values()):
             # In the order of the queue: a client's expected wait follows from that of the client ahead.
-            queue = list(gpu.in_order())
-            others = [client for client in gpu.clients.values() if client.id not in gpu.waiting]
+            queue = list(gpu.order.in_order())
+            others = [client for client in gpu.clients.values() if client.id not in gpu.order.waiting]
             position = FRONT
             for client in queue:
                 row = self._row(client, position)
@@ -341,7 +345,7 @@ class StateReader:
 
     def _row(self, client: Client, position: QueuePosition) -> ClientSharing:
         now = monotonic()
-        client.gpu.clock.advance(now)
+        client.gpu.turns.clock.advance(now)
         program = None if self._programs is None else self._programs.program_of(client)
         name = self.names.of_client(client) if program is None else program.display_name
         row = read_client(self._policy.terms, client, self._limits.of(client), position, now, name)
@@ -369,7 +373,7 @@ class StateReader:
             self._departed.popleft()
         gpus = list(policy.gpus.values())
         for gpu in gpus:
-            gpu.clock.advance(now)
+            gpu.turns.clock.advance(now)
         return SharingReading(
             on=policy.on,
             mode=policy.terms.mode.value,

@@ -155,7 +155,7 @@ class Measuring:
         for gpu in list(self._turns.policy.gpus.values()):
             usable = now >= self._unused_until_s.get(gpu, LONG_AGO)
             available = usable and all(map(meter.supports, gpu.devices))
-            if available != gpu.metered:
+            if available != gpu.phases.metered:
                 self._turns.apply(self._turns.policy.meter(gpu, available, now), now)
 
     def _measure(self, action: Measure) -> None:
@@ -164,14 +164,14 @@ class Measuring:
         self._loop.call_later(max(0.0, action.end_s - now), self._end, action)
 
     def _begin(self, action: Measure) -> None:
-        if self._meter is not None and action.number == action.gpu.measured_phase:
+        if self._meter is not None and action.number == action.gpu.phases.measured:
             self._results[action.gpu] = {}
             for device in action.gpu.devices:
                 self._meter.begin(device, action.number)
 
     def _end(self, action: Measure) -> None:
         gpu = action.gpu
-        if self._meter is None or action.number != gpu.measured_phase or gpu not in self._results:
+        if self._meter is None or action.number != gpu.phases.measured or gpu not in self._results:
             return
         self._misses[gpu] = self._misses.get(gpu, 0) + 1
         if self._misses[gpu] > _MAX_MISSES:
@@ -183,7 +183,7 @@ class Measuring:
     def _measured(self, measurement: ActivityMeasurement) -> None:
         now, policy = monotonic(), self._turns.policy
         gpu = next((queue for queue in self._results if measurement.gpu_uuid in queue.devices), None)
-        if gpu is None or measurement.token != gpu.measured_phase:
+        if gpu is None or measurement.token != gpu.phases.measured:
             return
         results = self._results[gpu]
         results[measurement.gpu_uuid] = measurement
@@ -193,7 +193,7 @@ class Measuring:
         self._misses[gpu] = 0
         activity = mean([one.activity for one in results.values()])
         begin_s = min(one.begin_s for one in results.values())
-        ran, actions = policy.measured(gpu, gpu.measured_phase, activity, begin_s, now)
+        ran, actions = policy.measured(gpu, gpu.phases.measured, activity, begin_s, now)
         self._turns.apply(actions, now)
         if len(ran) == 1 and ran[0] in policy.clients:
             self._on_turn(policy.clients[ran[0]], activity, begin_s, now)

@@ -1,8 +1,4 @@
-"""The accounts of turns: how much GPU time a turn is billed, and when a core quota is spent or refilled.
-
-Pure arithmetic on seconds. The bill of a turn is its wall time divided by the number of clients that ran on
-the GPU meanwhile: TurnClock integrates that for all clients at once, so a turn costs two readings.
-"""
+"""A core quota as a token bucket: when it is spent, and when it is refilled. Pure arithmetic on seconds."""
 
 from typing import Final
 
@@ -16,42 +12,6 @@ _LONGEST_SAVING_S: Final = 30.0
 # Shorter slices spread the share more evenly over a window; two keep switches rare and the error small.
 _SLICES_PER_WINDOW: Final = 2
 _TAIL_SMOOTHING: Final = 0.5
-
-
-class TurnClock:
-    """One GPU's time as it is billed: it advances by dt / n while n clients run, and stops while none do."""
-
-    __slots__ = ("at_s", "billed_s", "busy_s", "running", "window_billed_s", "window_end_s", "window_s")
-
-    def __init__(self, now_s: float, window_s: float) -> None:
-        self.at_s = now_s
-        self.billed_s = 0.0
-        self.busy_s = 0.0
-        self.running = 0
-        self.window_s = window_s
-        self.window_billed_s = 0.0
-        self.window_end_s = now_s + window_s
-
-    def advance(self, now_s: float) -> None:
-        """Must be called before `running` changes."""
-        elapsed = now_s - self.at_s
-        if elapsed <= 0.0:
-            return
-        if now_s >= self.window_end_s:
-            self._roll(now_s)
-        running = self.running
-        if running:
-            self.billed_s += elapsed / running
-            self.busy_s += elapsed
-        self.at_s = now_s
-
-    def _roll(self, now_s: float) -> None:
-        """Opens the window that `now_s` is in, and records what the clock showed when that window began."""
-        passed = (now_s - self.window_end_s) // self.window_s
-        start = self.window_end_s + passed * self.window_s
-        self.window_end_s = start + self.window_s
-        inside = (start - self.at_s) / self.running if self.running else 0.0
-        self.window_billed_s = self.billed_s + inside
 
 
 class QuotaBucket:
