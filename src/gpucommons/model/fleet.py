@@ -36,8 +36,7 @@ class FleetNode(NamedTuple):
     problems: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSlot:
+class FleetSlot(NamedTuple):
     """`node` is the node's instance. `waiting`, `paused` and `parked` count clients of its GPU.
 
     `hidden_holders` counts those that the viewer may not see.

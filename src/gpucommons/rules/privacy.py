@@ -273,7 +273,7 @@ def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
 
 def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
     own = tuple(holder for holder in slot.holders if holder == viewer.user)
-    return replace(slot, holders=own, hidden_holders=len(slot.holders) - len(own))
+    return slot._replace(holders=own, hidden_holders=len(slot.holders) - len(own))
 
 
 def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from gpucommons.base.address import host_of, page_address
@@ -126,6 +126,7 @@ def _names(answers: FleetAnswers, instances: AbstractSet[str]) -> dict[str, str]
 _DIGITS = re.compile(r"([0-9]+)", re.ASCII)
 _NUMBERS = (queries.SINCE, queries.IDLE, queries.UTILIZATION, queries.MEMORY, queries.QUEUED)
 _PLACE = {state: place for place, state in enumerate(FleetState)}
+_STATES = {state.value: state for state in FleetState}
 
 Key = tuple[str, str]
 """The instance of a node, and the UUID of a slot or GPU."""
@@ -208,7 +209,8 @@ def _readings(answers: FleetAnswers, targets: FleetTargets) -> _Readings:
 def _placed(rows: Iterable[Sample], node_of: Mapping[str, str]) -> Iterator[tuple[Key, Sample]]:
     """The rows of nodes that answer. A row without a UUID is left out."""
     for row in rows:
-        uuid, node = row.labels.get("uuid"), node_of.get(row.instance)
+        labels = row.labels
+        uuid, node = labels.get("uuid"), node_of.get(labels.get("instance", ""))
         if uuid and node is not None:
             yield (node, uuid), row
 
@@ -234,8 +236,7 @@ def _answering_slots(answers: FleetAnswers, targets: FleetTargets) -> list[Fleet
 
 
 def _state(row: Sample) -> FleetState:
-    given = row.labels.get("state", "")
-    return FleetState(given) if given in _PLACE else FleetState.UNKNOWN
+    return _STATES.get(row.labels.get("state", ""), FleetState.UNKNOWN)
 
 
 def _slot(key: Key, row: Sample, models: Mapping[Key, str], readings: _Readings | None = None) -> FleetSlot:
@@ -270,7 +271,7 @@ def _with_queue(slot: FleetSlot, first_uuid: str, readings: _Readings) -> FleetS
         sum(readings.whole(queries.QUEUED, (slot.node, uuid), queue) or 0 for uuid in uuids)
         for queue in ("waiting", "paused", "parked")
     )
-    return replace(slot, waiting=waiting, paused=paused, parked=parked) if waiting or paused or parked else slot
+    return slot._replace(waiting=waiting, paused=paused, parked=parked) if waiting or paused or parked else slot
 
 
 def _silent_slots(answers: FleetAnswers, targets: FleetTargets) -> Iterator[FleetSlot]:
