@@ -7,35 +7,29 @@ from typing import Any
 
 import pytest
 
-from gpucommons.slurm.summary import (
-    JobRun,
-    JobSample,
-    admin_comment,
-    node_lines,
-    nodes_of,
-    parse_run,
-    queries,
-    system_comment,
-)
+from gpucommons.cli.job_view import node_lines
+from gpucommons.faces.fleet.jobs import job_nodes, job_queries
+from gpucommons.faces.fleet.queries import Sample
+from gpucommons.slurm.summary import JobRun, admin_comment, parse_run, system_comment
 
 _GIB = 1 << 30
 
 
-def answers() -> dict[str, list[JobSample]]:
+def answers() -> dict[str, list[Sample]]:
     """Two nodes with a GPU each: the first has a name in Slurm, the second has no cgroup that counts."""
     first, second = {"instance": "10.0.0.1:9460", "node": "gpu1"}, {"instance": "gpu2:9460"}
 
-    def on_gpus(of_first: float, of_second: float) -> list[JobSample]:
-        return [JobSample({**first, "slot": "0"}, of_first), JobSample({**second, "slot": "1"}, of_second)]
+    def on_gpus(of_first: float, of_second: float) -> list[Sample]:
+        return [Sample({**first, "slot": "0"}, of_first), Sample({**second, "slot": "1"}, of_second)]
 
     return {
         "gpu_utilization": on_gpus(0.5, 0.7),
         "gpu_used_memory": on_gpus(20.0 * _GIB, 60.0 * _GIB),
         "gpu_total_memory": on_gpus(80.0 * _GIB, 80.0 * _GIB),
-        "cpus": [JobSample(first, 8.0)],
-        "total_time": [JobSample(first, 400.0)],
-        "used_memory": [JobSample(first, 6.0 * _GIB)],
-        "total_memory": [JobSample(first, None)],
+        "cpus": [Sample(first, 8.0)],
+        "total_time": [Sample(first, 400.0)],
+        "used_memory": [Sample(first, 6.0 * _GIB)],
+        "total_memory": [Sample(first, None)],
     }
 
 
@@ -47,7 +41,7 @@ def decoded(comment: str) -> Any:
 
 
 def test_jobstats_reads_the_comment() -> None:
-    found = decoded(admin_comment(nodes_of(answers()), JobRun(100, 2)))
+    found = decoded(admin_comment(job_nodes(answers()), JobRun(100, 2)))
     assert found == {
         "nodes": {
             "gpu1": {
@@ -75,13 +69,13 @@ def test_a_short_job_and_one_without_data_are_marked() -> None:
 
 
 def test_the_text_fits_into_a_column() -> None:
-    text = system_comment(nodes_of(answers()), JobRun(100, 2))
+    text = system_comment(job_nodes(answers()), JobRun(100, 2))
     assert text == "gpucommons: 2 nodes, GPU 60%, GPU memory 50%, CPU 50%"
     assert "no data" in system_comment({}, JobRun(5, 1))
 
 
 def test_the_lines_of_the_report() -> None:
-    assert node_lines(nodes_of(answers())) == [
+    assert node_lines(job_nodes(answers())) == [
         "gpu1: 8 CPUs, 0.11 h of CPU time, 6.0 GiB of host memory",
         "  GPU 0: SM 50%, memory at most 20.0 of 80.0 GiB",
         "gpu2: its CPU time and host memory are not known",
@@ -97,6 +91,6 @@ def test_what_slurm_says_of_the_run() -> None:
 
 
 def test_only_the_id_of_a_job_becomes_part_of_a_query() -> None:
-    assert 'gpucommons_job_cpus{job_id="12",cluster="a"}[30d]' in queries("12", 'cluster="a"')["cpus"]
+    assert 'gpucommons_job_cpus{job_id="12",cluster="a"}[30d]' in job_queries("12", 'cluster="a"')["cpus"]
     with pytest.raises(ValueError, match="not the id of a Slurm job"):
-        queries('1"} or up{a="')
+        job_queries('1"} or up{a="')

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gpucommons.base.periods import spoken_duration
+from gpucommons.model.fleet import NodeUse
 
 _GIB = 2**30
 
@@ -60,3 +61,20 @@ def _title(job: Document) -> str:
 
 def _time(unix_s: int) -> str:
     return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def node_lines(nodes: Mapping[str, NodeUse]) -> list[str]:
+    """For people, one line for each node and GPU."""
+    lines = []
+    for node, use in nodes.items():
+        cpu = "" if use.cpus is None else f"{use.cpus:.0f} CPUs"
+        time = "" if use.total_time is None else f"{use.total_time / 3600:.2f} h of CPU time"
+        limit = "" if use.total_memory is None else f" of {use.total_memory / _GIB:.1f}"
+        memory = "" if use.used_memory is None else f"{use.used_memory / _GIB:.1f}{limit} GiB of host memory"
+        known = ", ".join(filter(None, (cpu, time, memory)))
+        lines.append(f"{node}: {known or 'its CPU time and host memory are not known'}")
+        for slot, figures in sorted(use.gpus.items()):
+            busy = f"SM {figures['gpu_utilization']:.0%}" if "gpu_utilization" in figures else "SM not known"
+            used, total = figures.get("gpu_used_memory", 0.0) / _GIB, figures.get("gpu_total_memory", 0.0) / _GIB
+            lines.append(f"  GPU {slot}: {busy}, memory at most {used:.1f} of {total:.1f} GiB")
+    return lines

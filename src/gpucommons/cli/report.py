@@ -13,7 +13,7 @@ from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, parse_decimal, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.fleet import PrometheusUrl
-from gpucommons.cli.job_view import co2_text, job_lines
+from gpucommons.cli.job_view import co2_text, job_lines, node_lines
 from gpucommons.cli.options import (
     AsJson,
     CaFile,
@@ -34,7 +34,7 @@ from gpucommons.model.words import By
 
 if TYPE_CHECKING:
     from gpucommons.config.settings import Settings
-    from gpucommons.slurm.summary import NodeUse
+    from gpucommons.model.fleet import NodeUse
 
 _EFFICIENCY = "efficiency_ratio"
 _COST, _UNPRICED, _CURRENCY = "cost", "unpriced_gpu_hours", "currency"
@@ -133,7 +133,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     nodes = _nodes_of_job(reader, id, prometheus)
     document = {**document, "nodes": {name: asdict(use) for name, use in nodes.items()}} if nodes else document
     if found is None and nodes and not as_json:
-        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *_node_lines(nodes)]))
+        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes)]))
         return
     if found is None and not nodes:
         hidden = document["hidden"]
@@ -142,15 +142,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines([*job_lines(found), *_node_lines(nodes)]))
-
-
-def _node_lines(nodes: "Mapping[str, NodeUse]") -> Sequence[str]:
-    if not nodes:
-        return ()
-    from gpucommons.slurm.summary import node_lines
-
-    return list(node_lines(nodes))
+        show(printable_lines([*job_lines(found), *node_lines(nodes)]))
 
 
 def _nodes_of_job(reader: Reader, id: str, prometheus: str | None) -> "dict[str, NodeUse]":

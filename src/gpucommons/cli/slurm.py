@@ -28,7 +28,7 @@ from gpucommons.slurm import hooks
 from gpucommons.slurm.jobs import SlurmError, ask_slurm
 
 if TYPE_CHECKING:
-    from gpucommons.slurm.summary import NodeUse
+    from gpucommons.model.fleet import NodeUse
 
 app = typer.Typer(help="Slurm: hooks for its daemons, health of the node, summaries of jobs, configuration.")
 
@@ -113,25 +113,16 @@ def admin_comment(
 
 def nodes_of_job(job: str, prometheus: str | None, config: Path | None) -> "dict[str, NodeUse]":
     """What the job used on each of its nodes, from Prometheus. Raises CommandError, or ValueError for a wrong id."""
+    from gpucommons.faces.fleet.jobs import read_job_nodes
     from gpucommons.faces.fleet.queries import FleetError
     from gpucommons.faces.fleet.reader import FleetSource
-    from gpucommons.slurm import summary
 
     fleet = load_settings(config, {}).settings.fleet
     url = prometheus or fleet.prometheus_url
     if not url:
         raise CommandError("no Prometheus: set fleet.prometheus_url, or use --prometheus URL")
-    source = FleetSource(url, fleet.prometheus_selector, fleet.page_url)
-
-    async def ask() -> dict[str, list[summary.JobSample]]:
-        found = {}
-        for name, query in summary.queries(job, fleet.prometheus_selector).items():
-            rows = await source.query(query, summary.LABELS)
-            found[name] = [summary.JobSample(one.labels, one.value) for one in rows]
-        return found
-
     try:
-        return summary.nodes_of(asyncio.run(ask()))
+        return asyncio.run(read_job_nodes(FleetSource(url, fleet.prometheus_selector, fleet.page_url), job))
     except FleetError as error:
         raise CommandError(str(error)) from error
 

@@ -1,7 +1,7 @@
-"""The slots of all nodes at one instant, as a Prometheus that scrapes them has them."""
+"""The slots of all nodes at one instant, and what a job used on each of its nodes, as a Prometheus has them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -69,3 +69,17 @@ class FleetView:
     time_wall_s: float
     nodes: tuple[FleetNode, ...]
     slots: tuple[FleetSlot, ...]
+
+
+@dataclass(slots=True)
+class NodeUse:
+    """What a job used on one node. None is not known.
+
+    `gpus` has, by slot: gpu_utilization, a ratio; gpu_used_memory, the highest, and gpu_total_memory in bytes.
+    """
+
+    cpus: float | None = None
+    total_time: float | None = None
+    used_memory: float | None = None
+    total_memory: float | None = None
+    gpus: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a job used on each of its nodes, from Prometheus: for `report --job`, and as Slurm's comments. Pure.
+"""What a job used on each of its nodes (faces/fleet/jobs.py), as Slurm's comments. Pure.
 
 AdminComment has the format that Princeton's jobstats reads: `JS1:` and, in base64, the gzipped JSON
 
@@ -17,73 +17,15 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from gpucommons.model.fleet import NodeUse
+
 SHORT_S: Final = 30.0
-LABELS: Final = ("instance", "node", "slot")
-# Series of a job exist only while it runs: the window may be long.
-_WINDOW: Final = "30d"
-_GIB: Final = 1 << 30
 _MAX_TEXT: Final = 160
 _RUN_TIME: Final = re.compile(r"\sRunTime=(?:(\d+)-)?(\d+):(\d+):(\d+)")
 _GPUS: Final = re.compile(r"gres/gpu=(\d+)|JOB_GRES=gpu[^ ]*?:(\d+)")
-# The metric of each figure, and how its samples become one number. Those of GPUs have the label `slot`.
-_FIGURES: Final = {
-    "gpu_utilization": ("avg", "gpucommons_job_gpu_sm_ratio"),
-    "gpu_used_memory": ("max", "gpucommons_job_gpu_memory_bytes"),
-    "gpu_total_memory": ("max", "gpucommons_job_gpu_memory_total_bytes"),
-    "cpus": ("max", "gpucommons_job_cpus"),
-    "total_time": ("max", "gpucommons_job_cpu_seconds_total"),
-    "used_memory": ("max", "gpucommons_job_memory_bytes"),
-    "total_memory": ("max", "gpucommons_job_memory_limit_bytes"),
-}
-
-
-class JobSample(NamedTuple):
-    """One series of an answer: its labels and its value."""
-
-    labels: Mapping[str, str]
-    value: float | None
-
-
-@dataclass(slots=True)
-class NodeUse:
-    """What the job used on one node. None is not known; `gpus` have the same keys as the figures of GPUs."""
-
-    cpus: float | None = None
-    total_time: float | None = None
-    used_memory: float | None = None
-    total_memory: float | None = None
-    gpus: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-def queries(job: str, selector: str = "") -> dict[str, str]:
-    """The PromQL of each figure. `selector` are further label matchers, such as cluster="a"."""
-    if not re.fullmatch(r"[0-9_]{1,40}", job):
-        raise ValueError(f"{job!r} is not the id of a Slurm job: a number such as 4711")
-    matchers = ",".join(filter(None, (f'job_id="{job}"', selector)))
-    return {
-        name: f"{how} by ({', '.join(LABELS)}) ({how}_over_time({metric}{{{matchers}}}[{_WINDOW}]))"
-        for name, (how, metric) in _FIGURES.items()
-    }
-
-
-def nodes_of(answers: Mapping[str, Sequence[JobSample]]) -> dict[str, NodeUse]:
-    """By the name of the node: the label `node`, as `slurm targets` sets it, else the host of `instance`."""
-    found: dict[str, NodeUse] = {}
-    for name, samples in answers.items():
-        for labels, value in samples:
-            node = labels.get("node") or labels.get("instance", "").rpartition(":")[0] or labels.get("instance", "")
-            if value is None or not node:
-                continue
-            use = found.setdefault(node, NodeUse())
-            if slot := labels.get("slot"):
-                use.gpus.setdefault(slot, {})[name] = value
-            elif hasattr(use, name):
-                setattr(use, name, value)
-    return dict(sorted(found.items()))
 
 
 class JobRun(NamedTuple):
@@ -151,20 +93,3 @@ def system_comment(nodes: Mapping[str, NodeUse], run: JobRun) -> str:
     if limits:
         parts.append(f"memory {sum(use.used_memory or 0 for use in nodes.values()) / limits:.0%}")
     return f"gpucommons: {', '.join(parts)}"[:_MAX_TEXT]
-
-
-def node_lines(nodes: Mapping[str, NodeUse]) -> list[str]:
-    """For people, one line for each node and GPU."""
-    lines = []
-    for node, use in nodes.items():
-        cpu = "" if use.cpus is None else f"{use.cpus:.0f} CPUs"
-        time = "" if use.total_time is None else f"{use.total_time / 3600:.2f} h of CPU time"
-        limit = "" if use.total_memory is None else f" of {use.total_memory / _GIB:.1f}"
-        memory = "" if use.used_memory is None else f"{use.used_memory / _GIB:.1f}{limit} GiB of host memory"
-        known = ", ".join(filter(None, (cpu, time, memory)))
-        lines.append(f"{node}: {known or 'its CPU time and host memory are not known'}")
-        for slot, figures in sorted(use.gpus.items()):
-            busy = f"SM {figures['gpu_utilization']:.0%}" if "gpu_utilization" in figures else "SM not known"
-            used, total = figures.get("gpu_used_memory", 0.0) / _GIB, figures.get("gpu_total_memory", 0.0) / _GIB
-            lines.append(f"  GPU {slot}: {busy}, memory at most {used:.1f} of {total:.1f} GiB")
-    return lines
