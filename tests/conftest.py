@@ -1,7 +1,7 @@
 """Settings of all tests.
 
-Property tests run without a deadline and without a limit on generation, for slow machines; each with 40 examples, or
-as many as TEST_EXAMPLES says. The examples are the same in each run, unless TEST_RANDOM is set: `make test` repeats,
+Property tests run without a deadline and without a limit on generation, for slow machines; each with 25 examples, the
+same in each run. With TEST_RANDOM they are random, and 40 or as many as TEST_EXAMPLES says: `make test` repeats,
 `make test-all` and `make torture` search. An agent that a test starts has its API socket in a directory of this run,
 and not where the commands of this machine look for it.
 
@@ -28,7 +28,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
-settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True, database=None)
+settings.register_profile(
+    "repeatable", settings.get_profile("random"), max_examples=25, derandomize=True, database=None
+)
 settings.load_profile("random" if os.environ.get("TEST_RANDOM") else "repeatable")
 
 # Settings of the agent that runs on this machine, or of a shell in a pod or in a unit.

@@ -73,6 +73,7 @@ def test_simulation_is_visibly_marked() -> None:
         assert any("SIMULATED" in line["message"] for line in json_lines(agent.lines))
 
 
+@pytest.mark.long
 def test_nothing_is_logged_per_scrape() -> None:
     with running_agent("--simulate", "lab") as agent:
         before = len(agent.lines)
@@ -82,6 +83,7 @@ def test_nothing_is_logged_per_scrape() -> None:
         assert len(agent.lines) - before < 50, agent.lines[before:]
 
 
+@pytest.mark.long
 def test_a_drop_in_listener_serves_one_dialect(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

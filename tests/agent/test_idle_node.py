@@ -147,6 +147,7 @@ def test_a_job_that_worked_and_idles_is_notified_reminded_and_parked_across_a_re
     assert 'gpucommons_idle_messages_total{channel="webhook",outcome="delivered"} 2' in metrics, "of the second agent"
 
 
+@pytest.mark.long
 def test_a_lease_that_is_not_used_is_ended(node: SharedNode, tmp_path: Path) -> None:
     sockets = {
         "GPUCOMMONS_LEASES_SOCKET": str(tmp_path / "leases.sock"),

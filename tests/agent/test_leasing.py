@@ -170,6 +170,7 @@ def test_a_process_that_has_ended_has_no_start_also_before_it_is_reaped() -> Non
     ended.wait()
 
 
+@pytest.mark.long
 def test_the_agent_runs_without_leases_where_the_default_socket_is_taken(tmp_path: Path) -> None:
     environment = {"RUNTIME_DIRECTORY": str(tmp_path), "GPUCOMMONS_LEASES_SOCKET": ""}
     lab = ("--simulate", "lab")
@@ -220,6 +221,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="runs programs of another user")
 def test_a_program_of_another_user_on_a_leased_gpu_is_a_trespasser(node: Node) -> None:
     runner = subprocess.Popen(
@@ -250,6 +252,7 @@ def test_a_program_of_another_user_on_a_leased_gpu_is_a_trespasser(node: Node) -
                 each.kill()
 
 
+@pytest.mark.long
 def test_what_a_program_did_while_its_gpu_was_idle(node: Node) -> None:
     """A program that computes on the CPU below `run`, and one that sleeps."""
 
@@ -295,6 +298,7 @@ def test_a_gpu_that_a_program_uses_is_not_given_exclusively(node: Node) -> None:
             program.kill()
 
 
+@pytest.mark.long
 def test_without_an_agent_the_emptiest_gpu_is_taken(tmp_path: Path) -> None:
     needs_program("cc")
     driver = FakeNvml(tmp_path / "driver", build(tmp_path / "lib"))

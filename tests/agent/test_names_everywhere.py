@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fakes.shared_gpu import MATMUL, SharedGpu
 from parsing import parsed
 from running import RunningAgent, command, running_agent
@@ -16,6 +18,7 @@ def clients(agent: RunningAgent) -> dict[str, Any]:
     return turns["clients"] if turns else {}
 
 
+@pytest.mark.long
 def test_a_client_is_named_by_owner_and_command(tmp_path: Path) -> None:
     socket = tmp_path / "s" / "s.sock"
     socket.parent.mkdir()

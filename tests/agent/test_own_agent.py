@@ -103,6 +103,7 @@ def test_another_user_who_gets_to_the_socket_is_refused(own: OwnAgent) -> None:
     assert (done.returncode, "only root, the agent's user" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.long
 def test_the_socket_ends_with_the_agent(own: OwnAgent) -> None:
     assert own.agent.stop() == 0
     assert not own.control.exists()

@@ -150,6 +150,7 @@ def test_a_parked_program_leaves_nothing_to_the_next_one(reused: Reused) -> None
     assert (new.locks, new.state) == (0, State.RUNNING)
 
 
+@pytest.mark.long
 def test_the_record_forgets_the_old_ones(reused: Reused) -> None:
     entries = [reused.entry(gpu) for gpu in (LEFT_GPU, NO_GPU, PARKED, PARKED_NO_GPU)]
     until(lambda: not any(entry.exists() for entry in entries), "their entries are removed")

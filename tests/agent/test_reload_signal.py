@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import bcrypt
+import pytest
 
 from running import running_agent
 from waiting import until
@@ -31,6 +32,7 @@ def test_a_hangup_reloads_the_passwords(tmp_path: Path) -> None:
         assert agent.stop() == 0
 
 
+@pytest.mark.long
 def test_a_hangup_without_a_web_configuration_changes_nothing() -> None:
     with running_agent() as agent:
         agent.process.send_signal(signal.SIGHUP)

@@ -4,6 +4,8 @@ import json
 import os
 from typing import Any
 
+import pytest
+
 from fakes.shared_gpu import MATMUL
 from shared_node import SharedNode, shared_node
 from waiting import until
@@ -15,6 +17,7 @@ def job(node: SharedNode, id: int) -> Any:
     return json.loads(node.agent.get(f"/api/v1/job?id=lease-{id}")[1])["job"]
 
 
+@pytest.mark.long
 def test_each_has_its_turns_and_its_own_account() -> None:
     with shared_node() as node:
         socket = node.socket.with_name("leases.sock")

@@ -222,6 +222,7 @@ def test_two_addresses_or_free_ports_are_accepted() -> None:
         Agent(load(None, variables, {}).settings)
 
 
+@pytest.mark.long
 def test_the_queue_of_a_mig_device_shows_its_measured_memory(tmp_path: Path) -> None:
     needs_program("cc")
     fake = FakeNvml(tmp_path / "driver", build(tmp_path / "library"))

@@ -106,6 +106,7 @@ def test_a_call_that_hangs_frees_all_others(node: SharedNode, three: list[Shared
     node.wait_for(lambda: node.way() == "turns" and node.standing(first) in ("running", "waiting"), "turns again")
 
 
+@pytest.mark.long
 def test_an_order_to_park_a_stopped_program_is_refused_with_the_reason(
     node: SharedNode, three: list[SharedProgram]
 ) -> None:

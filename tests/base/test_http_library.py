@@ -16,6 +16,7 @@ from gpucommons.base.http_library import verifying_context, web
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "gpucommons"
 
 
+@pytest.mark.long
 def test_an_agent_starts_without_reading_certificates_and_its_environment_stays() -> None:
     lines = (
         "import os",

@@ -319,6 +319,7 @@ def test_tcp_is_used_where_there_is_no_socket(lab: Host) -> None:
     assert json.loads(done.stdout)["simulated"] == "lab"
 
 
+@pytest.mark.long
 def test_a_second_agent_starts_with_a_warning_unless_the_socket_was_named(lab: Host, folder: Path) -> None:
     log = folder / "second.log"
     with agent_on(lab, log, "--listen", "127.0.0.1:9470"):
@@ -333,6 +334,7 @@ def test_a_second_agent_starts_with_a_warning_unless_the_socket_was_named(lab: H
     assert document(lab, "gpus", "--json")["simulated"] == "lab"
 
 
+@pytest.mark.long
 def test_an_agent_that_is_not_root_serves_its_user(machine: Host, folder: Path) -> None:
     runtime = inside(machine, "/run/user-4711")
     runtime.mkdir(mode=0o700)
@@ -372,6 +374,7 @@ def alone(done: "subprocess.CompletedProcess[str]") -> str:
     return done.stderr
 
 
+@pytest.mark.long
 def test_a_killed_agent_leaves_a_stale_socket(lonely: Host, folder: Path) -> None:
     with agent_on(lonely, folder / "killed.log") as process:
         assert run(lonely, "gpus").stderr == ""
@@ -392,6 +395,7 @@ def test_without_an_agent_report_explains_itself_to_a_normal_user(lonely: Host) 
     assert run(lonely, "events", uid=STRANGER).returncode == 2
 
 
+@pytest.mark.long
 def test_a_server_that_is_not_an_agent_is_not_asked(lonely: Host, folder: Path) -> None:
     with lonely.running([sys.executable, "-u", "-c", IMPOSTOR], folder / "http.log"):
         until(lambda: "ready" in (folder / "http.log").read_text(), "it listens")
@@ -465,6 +469,7 @@ def test_a_failure_of_the_agent_is_reported_with_its_reason(tmp_path: Path) -> N
         Reader(connect=url).ask("report")
 
 
+@pytest.mark.long
 def test_tls_and_passwords(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("node", "127.0.0.1")
@@ -500,6 +505,7 @@ def test_tls_and_passwords(tmp_path: Path) -> None:
             assert says in done.stderr
 
 
+@pytest.mark.long
 def test_a_password_is_not_required_on_the_socket_and_is_named_for_tcp(tmp_path: Path) -> None:
     web = tmp_path / "web.yml"
     web.write_text(f"basic_auth_users: {{reader: {bcrypt.hashpw(b'x', bcrypt.gensalt(4)).decode()!r}}}\n")
@@ -525,6 +531,7 @@ def test_a_command_that_asks_the_agent_imports_little(tmp_path: Path) -> None:
             assert not heavy & imported
 
 
+@pytest.mark.long
 def test_events_are_followed_through_a_restart_of_the_agent(tmp_path: Path) -> None:
     place = {"RUNTIME_DIRECTORY": str(tmp_path)}
     with running_agent("--simulate", "lab", environment=place):
@@ -554,6 +561,7 @@ def test_events_are_followed_through_a_restart_of_the_agent(tmp_path: Path) -> N
         following.communicate()
 
 
+@pytest.mark.long
 def test_top_follows_the_agent_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
     monkeypatch.setenv("GPUCOMMONS_WEB_LISTEN", "")

@@ -105,6 +105,7 @@ def test_without_a_prometheus_it_says_what_to_set() -> None:
     assert "http://" in wrong.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [80, 120])
 def test_sentence_and_table_fit_the_terminal(prometheus: Prometheus, columns: int) -> None:
     status, written = in_terminal(columns, "gpus", "--fleet", "--prometheus", prometheus.url)

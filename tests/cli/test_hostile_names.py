@@ -144,6 +144,7 @@ def test_the_states_of_the_stack(capsys: pytest.CaptureFixture[str]) -> None:
     assert_harmless(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_csv_has_no_formulas() -> None:
     cells = ["=1+1", "+1", "-1+1", "@x", "\t=1", "-1.5", "-3", "a=b", ""]
     written_csv = TextTable(("value",), [(cell,) for cell in cells], ("=total",)).as_csv()

@@ -209,6 +209,7 @@ def test_without_a_docker_that_answers_there_is_one_line(
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_start_waits_for_the_first_scrape_and_shows_it(place: list[str], type_in: Command, tmp_path: Path) -> None:
     needs_program("prometheus", "prometheus-alertmanager")
     with running_agent("--simulate", "lab") as agent:

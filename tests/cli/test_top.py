@@ -229,6 +229,7 @@ def test_keys_choose_sort_reverse_filter_and_clear() -> None:
     run(scenario())
 
 
+@pytest.mark.long
 def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
     async def scenario() -> None:
         feed, played = QueueFeed(), Played(NODE).play(1)
@@ -540,6 +541,7 @@ def test_the_mouse_chooses_a_tab_sorts_and_opens_a_row() -> None:
     run(scenario())
 
 
+@pytest.mark.long
 def test_several_nodes_and_one_that_does_not_answer() -> None:
     async def scenario() -> None:
         played = Played(NODE).play(3)
@@ -587,6 +589,7 @@ def test_two_nodes_with_one_name_are_called_by_their_addresses() -> None:
 # Feeds.
 
 
+@pytest.mark.long
 def test_the_stream_of_an_agent_is_followed_and_its_loss_reported(tmp_path: Path) -> None:
     async def first_two(feed: AgentFeed) -> list[FeedUpdate]:
         found = []

@@ -37,6 +37,7 @@ async def row_with(pilot: Pilot[None], text: str) -> None:
         await pilot.pause(0.1)
 
 
+@pytest.mark.long
 def test_park_and_wake_after_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with shared_node() as node:
         api = tmp_path / "api.sock"

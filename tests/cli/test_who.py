@@ -74,6 +74,7 @@ def test_who_explains_one_process(driver: FakeNvml, sleeper: int) -> None:
     assert "\n  owner: " in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [

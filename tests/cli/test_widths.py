@@ -273,6 +273,7 @@ def test_report_speaks_of_hours_and_kilowatt_hours(
     assert "0.8600" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_up_on_a_terminal_ends_its_start_with_the_next_thing_to_do(tmp_path: Path) -> None:
     places = {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)}
     arguments = ("up", "--simulate", "lab", "--listen", "127.0.0.1:0")

@@ -204,6 +204,7 @@ def test_one_daemon_serves_all_users(node: MpsNode) -> None:
         until(lambda: "mps.failed" in agent.get("/api/v1/events")[1], "the event log has it")
 
 
+@pytest.mark.long
 def test_a_part_of_a_gpu_that_cannot_be_enforced_is_refused_in_one_line(node: MpsNode) -> None:
     with node.serving("off"):
         done = node.run(*SHARED, "--sm", "50", "true")

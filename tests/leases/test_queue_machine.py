@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def test_no_slot_twice_no_starvation_fifo_and_capacity(seed: int) -> None:
     assert world.granted > STEPS / 50
 
 
+@pytest.mark.long
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32))
 def test_a_wait_is_bounded_by_the_pass_limit_and_the_requests_before_it(seed: int) -> None:

@@ -320,6 +320,7 @@ def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
     assert "no job 'lease-999' in the ledger" in err
 
 
+@pytest.mark.long
 def test_a_cancelled_command_has_its_report(lab: Lab) -> None:
     with lab.agent() as agent:
         process = lab.start("run", *SMALL, "sleep", "600")
@@ -332,6 +333,7 @@ def test_a_cancelled_command_has_its_report(lab: Lab) -> None:
     assert " GPU-hours, " in err
 
 
+@pytest.mark.long
 def test_without_a_ledger_the_report_says_so(lab: Lab) -> None:
     lab.environment["GPUCOMMONS_LEDGER_ENABLED"] = "false"
     with lab.agent():
@@ -362,6 +364,7 @@ def test_the_report_is_complete_after_an_agent_restart(lab: Lab) -> None:
     assert report["total"]["held_gpu_hours"] > before > 0.5 / 3600
 
 
+@pytest.mark.long
 def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:
     with lab.agent() as agent:
         holders, rest = lab.hold(2), lab.fill()
@@ -450,6 +453,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(shared_lab: Lab) -> None:
     terminal.close()
 
 
+@pytest.mark.long
 def test_a_terminal_shows_the_place_and_ctrl_c_leaves_the_queue(shared_lab: Lab) -> None:
     terminal = Terminal(shared_lab, "run", "--gpus", "6", "true")
     for words in ("place 1 of 1: GPU ", " is held by ", "(Ctrl-C leaves)"):

@@ -114,6 +114,7 @@ def assert_orders_as_json(node: SharedNode, program: SharedProgram, key: str) ->
     program.program.runs()
 
 
+@pytest.mark.long
 def test_only_the_owner_and_admins_may_park(node: SharedNode) -> None:
     node.start_agent()
     program = node.program(MATMUL[512], memory_bytes=64 * MIB, uid=4711)

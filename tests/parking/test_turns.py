@@ -64,6 +64,7 @@ requests = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=8, phases=[Phase.generate])
 @given(requests, st.sampled_from([64, 128, 256]), st.booleans())
 def test_none_waits_for_ever(given: list[tuple[int, int, bool]], host_gib: int, in_turns: bool) -> None:

@@ -118,6 +118,7 @@ def knows_the_gone(served: Served) -> bool:
 APART = pytest.mark.parametrize("apart", [["--pid", "--fork"], ["--user", "--map-root-user"]], ids=["pid", "user"])
 
 
+@pytest.mark.long
 @APART
 def test_with_the_record_every_order_from_other_namespaces_is_refused(recorded: Served, apart: list[str]) -> None:
     with cgroup() as place, living(place):

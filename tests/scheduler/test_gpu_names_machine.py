@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -87,6 +88,7 @@ def random_step(world: NamedWorld, dice: random.Random) -> None:
         world.lose(dice.randrange(4), dice.random() < 0.5)
 
 
+@pytest.mark.long
 def test_many_walks(walk_steps: int) -> None:
     for seed in range(walk_steps // STEPS_PER_WALK):
         dice = random.Random(seed)

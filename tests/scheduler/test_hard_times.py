@@ -261,6 +261,7 @@ def test_connections_leave_descriptors_for_the_rest_of_the_agent(tmp_path: Path)
     assert process.returncode == 0
 
 
+@pytest.mark.long
 def test_two_thousand_clients_are_all_shown(tmp_path: Path) -> None:
     with serving(tmp_path, max_connections_per_uid=4000) as served:
         crowd = [Scripted(served.path).register(f"pod-{number}").ask() for number in range(2000)]

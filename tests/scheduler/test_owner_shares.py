@@ -22,6 +22,7 @@ def share_and_longest_pause(node: Node, client: Client) -> tuple[float, float]:
     return ran_s / OVER_S, longest_s
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, 4, 16, 40])
 def test_many_programs_of_one_user_get_what_one_program_of_another_gets(count: int) -> None:
     node = Node()

@@ -20,7 +20,7 @@ def over_driver(simulation: PhasedSimulation, kinds: list[Kind], seconds: float)
     return sum(simulation.play(seconds).values()) / sum(simulation.model.progress(kinds))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 20))])
 def test_no_set_of_jobs_is_slower_than_under_the_driver(seed: int) -> None:
     """From the first second on, for programs and clients, of one owner and of several."""
     dice = random.Random(seed)
@@ -139,6 +139,7 @@ def test_jobs_with_a_quota_are_measured_and_run_together_with_others(limits: tup
 # Owners
 
 
+@pytest.mark.long
 def test_twenty_programs_of_one_user_count_as_one() -> None:
     simulation = PhasedSimulation(0.6)
     many = [simulation.start([(FOREVER, 4096)], owner="ann") for _ in range(20)]

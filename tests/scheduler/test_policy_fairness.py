@@ -92,6 +92,7 @@ PARTS = st.builds(
 CROWDS = st.lists(PARTS, min_size=2, max_size=8)
 
 
+@pytest.mark.long
 @given(CROWDS, st.sampled_from(Mode), st.booleans())
 @example([Part("", gib, 0.1) for gib in (2, 6, 8, 2, 8, 2)], Mode.AUTO, True)
 @example([Part("ann", gib, 0.1) for gib in (2, 6, 8, 2, 8, 2)], Mode.AUTO, True)

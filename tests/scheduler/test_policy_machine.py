@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -214,6 +215,7 @@ def random_settings(dice: random.Random) -> SchedulerSettings:
 STEPS_PER_WALK = 200
 
 
+@pytest.mark.long
 def test_many_walks(walk_steps: int) -> None:
     for seed in range(walk_steps // STEPS_PER_WALK):
         dice = random.Random(seed)

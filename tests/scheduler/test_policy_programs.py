@@ -161,6 +161,7 @@ def shuffle(world: World, dice: random.Random, delay_s: float, cores: Sequence[i
     world.advance(dice.choice((0.05, 0.3, 1.0, 5.0)), obey=True, delay_s=delay_s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cores", [(100,), (100, 1, 10, 25)], ids=["no quotas", "quotas"])
 @pytest.mark.parametrize("quantum_s", [None, 3.0, 60.0], ids=["default", "3 s", "60 s"])
 def test_no_program_is_stopped_for_too_long(quantum_s: float | None, cores: tuple[int, ...]) -> None:

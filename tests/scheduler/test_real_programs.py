@@ -13,6 +13,7 @@ from gpucommons.scheduler.corun.coruns import Way
 from scheduler.gpu_models import Kind, RealModel
 from scheduler.phased import Job, PhasedSimulation, Stage
 
+LONG = pytest.mark.long
 FOREVER = 1e9
 MINUTE_S = 60.0
 SETS = [
@@ -38,8 +39,8 @@ def over_driver(simulation: PhasedSimulation, jobs: list[Job], kinds: list[Kind]
     return sum(rates[job.client.id] for job in jobs) / sum(simulation.model.progress(kinds))
 
 
-@pytest.mark.parametrize("apart_s", [0.0, 7.0], ids=["at once", "one after another"])
-@pytest.mark.parametrize("owners", ["one owner", "an owner each"])
+@pytest.mark.parametrize("apart_s", [0.0, pytest.param(7.0, marks=LONG)], ids=["at once", "one after another"])
+@pytest.mark.parametrize("owners", [pytest.param("one owner", marks=LONG), "an owner each"])
 @pytest.mark.parametrize("text", SETS)
 def test_no_set_of_real_programs_is_slower_than_under_the_driver(text: str, owners: str, apart_s: float) -> None:
     kinds: list[Kind] = list(text.split("+"))
@@ -50,7 +51,7 @@ def test_no_set_of_real_programs_is_slower_than_under_the_driver(text: str, owne
     assert over_driver(simulation, jobs, kinds, 2 * MINUTE_S) >= 0.993
 
 
-@pytest.mark.parametrize("begin_s", [0.0, 0.7, 1.6, 2.3, 3.1])
+@pytest.mark.parametrize("begin_s", [0.0, *(pytest.param(begin_s, marks=LONG) for begin_s in (0.7, 1.6, 2.3, 3.1))])
 @pytest.mark.parametrize("text", ["train+serve", "train+burst", "train+small", "train+train+serve", "loop+small"])
 def test_a_light_program_is_paused_for_no_more_than_one_look(text: str, begin_s: float) -> None:
     """Whether the first look finds it busy or not: the recorded traces begin at another row each time."""
@@ -112,6 +113,7 @@ def test_programs_that_work_when_the_scheduler_is_switched_on_take_turns_within_
     assert sum(rates.values()) >= 0.97
 
 
+@pytest.mark.long
 def test_noise_does_not_revoke_a_verdict() -> None:
     """Two trainers for half an hour: each is paused a handful of times, not once a minute."""
     simulation = PhasedSimulation(RealModel())
@@ -161,7 +163,7 @@ def random_program(dice: random.Random) -> list[Stage]:
     return [stage for _ in range(150) for stage in ((period_s * duty, heavy), (period_s * (1 - duty) + 1e-3, None))]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=LONG) for seed in range(8, 24))])
 def test_pauses_for_looks_stay_within_their_budget_whatever_programs_do(seed: int) -> None:
     dice = random.Random(seed)
     simulation = PhasedSimulation(RealModel(), seed)
@@ -215,7 +217,7 @@ def steady_share(every_s: float, life_s: float, seen_s: float, kind: str = "trai
 
 
 @pytest.mark.parametrize("kind", ["train", "loop"])
-@pytest.mark.parametrize("life_s", [1.0, 2.0, 4.0, 6.0, 10.0])
+@pytest.mark.parametrize("life_s", [1.0, 4.0, *(pytest.param(life_s, marks=LONG) for life_s in (2.0, 6.0, 10.0))])
 @pytest.mark.parametrize("every_s", [1.0, 2.0, 3.0, 5.0])
 def test_an_owner_that_keeps_starting_programs_does_not_starve_another(
     every_s: float, life_s: float, kind: str
@@ -223,6 +225,7 @@ def test_an_owner_that_keeps_starting_programs_does_not_starve_another(
     assert steady_share(every_s, life_s, seen_s=1.0, kind=kind) >= 0.45
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("life_s", [1.0, 2.0, 4.0, 10.0])
 @pytest.mark.parametrize("seen_s", [0.2, 0.4])
 def test_programs_that_start_twice_a_second_do_not_starve_another(seen_s: float, life_s: float) -> None:

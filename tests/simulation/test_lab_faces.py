@@ -106,6 +106,7 @@ def test_each_metric_is_yielded_once(dialect: Dialect) -> None:
     assert len(yielded) == len(set(yielded))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_counters_never_decrease(dialect: Dialect) -> None:
     looks = []
@@ -144,7 +145,7 @@ def values(readings: Readings) -> list[object]:
 
 
 @given(st.floats(1, 2 * DAY_S), st.floats(1, 2 * DAY_S))
-@settings(max_examples=15)
+@settings(max_examples=5)
 def test_readings_depend_only_on_the_time(elapsed_s: float, before_s: float) -> None:
     once, twice = PlayedLab(), PlayedLab()
     twice.at(before_s)

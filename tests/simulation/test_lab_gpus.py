@@ -32,7 +32,7 @@ def test_eight_gpus_two_of_them_split_and_thirteen_processes() -> None:
 
 
 @given(times, times)
-@settings(max_examples=12)
+@settings(max_examples=5)
 def test_readings_depend_only_on_seed_and_time(elapsed_s: float, before_s: float) -> None:
     once, twice = LabGpus(START), LabGpus(START)
     twice.at(before_s)

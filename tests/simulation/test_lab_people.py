@@ -84,7 +84,7 @@ def test_the_container_with_all_gpus_holds_only_what_it_uses() -> None:
 
 @pytest.mark.parametrize("lab", [LAB, FAULTS], ids=["lab", "faults"])
 @given(elapsed_s=st.floats(1, 2 * DAY_S))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_amounts_add_up_at_any_time(lab: PlayedLab, elapsed_s: float) -> None:
     readings = lab.at(elapsed_s)
     for account in attribution_of(readings).accounts:

@@ -74,7 +74,7 @@ def test_counters_never_go_back(instants: list[float]) -> None:
 
 
 @given(times)
-@settings(max_examples=30)
+@settings(max_examples=10)
 def test_a_waiting_client_is_idle_and_the_driver_shows_what_it_reports(elapsed_s: float) -> None:
     seen = {p.pid: p for gpu in GPUS.at(elapsed_s).gpus for p in gpu.processes or ()}
     jobs = {job.key.pid: job for job in JOBS}

@@ -173,6 +173,7 @@ while True:
 NEIGHBOUR = 'echo "$1" > /proc/sys/kernel/ns_last_pid && { "$2" -c "$3" > "$4" & } && shift 4 && exec "$@"'
 
 
+@pytest.mark.long
 def test_a_real_process_with_the_pid_of_a_simulated_program_is_not_touched(tmp_path: Path) -> None:
     needs_root()
     needs_program("unshare")

@@ -81,6 +81,7 @@ def test_links_between_gpus_are_those_of_the_driver(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_an_older_driver_has_no_links(tmp_path: Path) -> None:
     needs_program("cc")
     (tmp_path / "library").mkdir()

@@ -210,6 +210,7 @@ def test_a_value_that_was_not_read_is_absent() -> None:
     assert found["nvidia_smi_compute_apps", (("uuid", "abc"),)] == 0
 
 
+@pytest.mark.long
 def test_mig_devices_and_energy_are_those_of_its_nvml_backend(tmp_path: Path) -> None:
     with node_of_two(tmp_path) as node:
         node.driver.say(*MIG_LINES)

@@ -108,7 +108,7 @@ values = st.dictionaries(names, st.integers(0, 2))
 
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=5))
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_bodies_equal_those_of_a_new_exposition_after_any_changes(passes: list[tuple[dict[str, int], ...]]) -> None:
     """In any format and order, with families that are large enough to share the memory of a body."""
     node = Node()

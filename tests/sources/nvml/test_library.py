@@ -83,6 +83,7 @@ def test_a_very_old_driver_has_fewer_readings(library_without: Callable[..., Pat
     assert gpu["temperature_celsius"] == 42
 
 
+@pytest.mark.long
 def test_after_an_upgrade_of_the_driver_the_new_library_is_loaded_without_a_restart(tmp_path: Path) -> None:
     needs_program("cc")
     directory = tmp_path / "lib"

@@ -43,6 +43,7 @@ async def send(server: WebServer, data: bytes, end: End) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "end"),
     [

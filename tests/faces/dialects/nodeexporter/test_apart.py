@@ -119,6 +119,7 @@ def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
         assert agent.stop() == 0
 
 
+@pytest.mark.long
 @linux
 def test_the_commands_and_the_listeners_serve_it_by_name() -> None:
     done = command_process("sample", "--dialect", "nodeexporter")
@@ -130,6 +131,7 @@ def test_the_commands_and_the_listeners_serve_it_by_name() -> None:
         assert ("node_load1", ()) not in parsed(agent.get("/metrics")[1])
 
 
+@pytest.mark.long
 def test_a_simulation_does_not_show_the_real_host() -> None:
     """The name and disks of the real host must not appear in a scenario."""
     found = parsed(command_process("sample", "--simulate", "lab", "--dialect", "nodeexporter").stdout)
