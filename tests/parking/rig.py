@@ -46,6 +46,8 @@ class ParkingRig:
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()
+        # The device that the programs use, a GPU or a MIG device.
+        self.device = GPU
         # The job of a process that is not one of its own.
         self.jobs: dict[int, str] = {}
 
@@ -67,7 +69,9 @@ class ParkingRig:
         rows = []
         for one in self.living():
             idle = one.pid in self.idle
-            use = DeviceUse(GPU, "compute", one.gpu_bytes, ProgramActivity.IDLE if idle else ProgramActivity.ACTIVE)
+            use = DeviceUse(
+                self.device, "compute", one.gpu_bytes, ProgramActivity.IDLE if idle else ProgramActivity.ACTIVE
+            )
             rows.append(
                 GpuUser(
                     one.pid, one.key, self.jobs.get(one.pid, f"process:{one.pid}"), (use,), Workload(uid=0, user="root")

@@ -75,6 +75,25 @@ def test_a_program_that_cannot_be_parked_goes_on(cuda: FakeCuda, record: Path, c
     assert list(record.iterdir()) == []
 
 
+def test_programs_on_a_mig_device_are_refused_before_the_driver_is_asked(cuda: FakeCuda, record: Path) -> None:
+    (program,) = started(cuda)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+    rig.device = "MIG-0"
+    rig.idle = {program.pid}
+    # What the driver says where it is asked.
+    cuda.say("fail checkpoint 999")
+
+    async def body() -> None:
+        rig.read()
+        order = rig.parking.orders.park(str(program.pid), None)
+        assert (order.keys, len(order.refused)) == ((), 1)
+        assert "the driver cannot move the memory of MIG devices" in order.refused[0]
+        assert [event.why for event in rig.parking.reading().events] == ["mig"]
+        await asyncio.to_thread(program.runs)
+
+    rig.run(body)
+
+
 def test_orders_for_a_stopped_program_are_refused_with_the_reason(cuda: FakeCuda, record: Path) -> None:
     (program,) = started(cuda)
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
