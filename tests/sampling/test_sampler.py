@@ -2,11 +2,7 @@
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
@@ -14,7 +10,6 @@ from typing import Literal
 import pytest
 
 from gpucommons.agent.sampler import Sampler
-from gpucommons.base.processes import cpu_wait_s
 from gpucommons.model.host import CpuReading, MemoryReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.source import Source, SourceAbsent, SourceError
@@ -56,10 +51,10 @@ def memory(read: Callable[[], object] = lambda: MEMORY) -> Scripted:
     return Scripted("memory", MemoryReading, read)
 
 
-def sampler(clock: Clock, *sources: Scripted, cpu_wait: Callable[..., float] = lambda *_: 0.0) -> Sampler:
+def sampler(clock: Clock, *sources: Scripted) -> Sampler:
     given = [each.source for each in sources]
     wall = lambda: clock.now_s + 5e8  # noqa: E731
-    return Sampler(given, interval_s=1.0, hostname="h", monotonic=clock, wall=wall, read_cpu_wait=cpu_wait)
+    return Sampler(given, interval_s=1.0, hostname="h", monotonic=clock, wall=wall)
 
 
 async def ticks(running: Sampler, clock: Clock, count: int, step_s: float = 1.0) -> Snapshot:
@@ -127,57 +122,89 @@ def test_each_source_has_its_own_cadence() -> None:
     asyncio.run(scenario())
 
 
-def test_on_a_loaded_machine_a_late_reading_is_served_with_its_age() -> None:
-    """The read waits for a processor most of the time: its last reading is kept, and the late one is taken."""
+async def next_reading(running: Sampler, after: object) -> Snapshot:
+    """The first snapshot with another reading: a thread finishes the read in its own time."""
+    while (snapshot := await running.tick(settle_s=0.05)).readings.cpu == after:  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0.001)
+    return snapshot
+
+
+def test_a_late_reading_is_taken_and_the_last_one_served_with_its_age_until_then() -> None:
+    """A driver that is slow, or a read that waits for a processor; up to four deadlines."""
 
     async def scenario() -> None:
-        clock, release, waited_s = Clock(), threading.Event(), 0.0
+        clock, release = Clock(), threading.Event()
         slow = Scripted("cpu", CpuReading, lambda: CPU)
-        running = sampler(clock, slow, cpu_wait=lambda *_: waited_s)
+        running = sampler(clock, slow)
         first = await ticks(running, clock, 1)
         slow.read_now = lambda: release.wait() and BUSY_CPU
-        for _ in range(5):
+        for _ in range(7):
             snapshot = await running.tick(settle_s=0.05)
             clock.now_s += 1.0
-            waited_s += 0.9
         state = snapshot.sources["cpu"]
         assert (snapshot.readings.cpu, state.up, dict(state.failures)) == (CPU, True, {})
         assert state.last_success_monotonic_s == first.sources["cpu"].last_success_monotonic_s, "its age is known"
+        assert not state.is_fresh(snapshot.monotonic_s)
         release.set()
-        for _ in range(10_000):
-            if (await running.tick(settle_s=0.05)).readings.cpu != CPU:
-                break
-            await asyncio.sleep(0.001)
-        assert running.latest().readings.cpu == BUSY_CPU  # type: ignore[union-attr]
+        snapshot = await next_reading(running, after=CPU)
+        assert (snapshot.readings.cpu, snapshot.sources["cpu"].is_fresh(clock.now_s)) == (BUSY_CPU, True)
         # One that does not come back is dropped all the same.
         release.clear()
+        clock.now_s += 1.0
         for _ in range(12):
             snapshot = await running.tick(settle_s=0.05)
             clock.now_s += 1.0
-            waited_s += 1.0
-        assert (snapshot.readings.cpu, dict(snapshot.sources["cpu"].failures)) == (None, {"timeout": 1})
+        state = snapshot.sources["cpu"]
+        assert (snapshot.readings.cpu, dict(state.failures)) == (None, {"timeout": 1})
+        assert "no answer within 8 s" in state.detail
         release.set()
         running.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_a_thread_that_shares_a_processor_has_waited_for_it() -> None:
-    before = os.sched_getaffinity(0)
-    one = {min(before)}
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        try:
-            os.sched_setaffinity(busy.pid, one)
-            os.sched_setaffinity(0, one)
-            waited_s = cpu_wait_s(threading.get_native_id())
-            deadline_s = time.monotonic() + 20
-            while cpu_wait_s(threading.get_native_id()) - waited_s < 0.05 and time.monotonic() < deadline_s:
-                pass
-            assert cpu_wait_s(threading.get_native_id()) - waited_s >= 0.05
-        finally:
-            os.sched_setaffinity(0, before)
-            busy.kill()
-    assert cpu_wait_s(0, 999_999_999) == 0.0
+def test_a_source_whose_every_read_is_late_is_served_from_the_first_on() -> None:
+    async def scenario() -> None:
+        clock, values = Clock(), [CPU, BUSY_CPU]
+        # One more than is waited for: the next read begins at once.
+        releases = [threading.Event() for _ in range(3)]
+        reads = iter(zip(releases, [*values, CPU], strict=True))
+
+        def read() -> object:
+            release, value = next(reads)
+            release.wait()
+            return value
+
+        running, before = sampler(clock, Scripted("cpu", CpuReading, read)), None
+        for release, value in zip(releases, values, strict=False):
+            for _ in range(4):
+                snapshot = await running.tick(settle_s=0.05)
+                clock.now_s += 1.0
+            assert snapshot.readings.cpu == before
+            release.set()
+            snapshot = await next_reading(running, after=before)
+            assert snapshot.readings.cpu == value
+            before = value
+        assert (snapshot.sources["cpu"].up, dict(snapshot.sources["cpu"].failures)) == (True, {"timeout": 1})
+        releases[-1].set()
+        running.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_read_that_took_far_too_long_is_not_served_and_made_again() -> None:
+    async def scenario() -> None:
+        clock, release = Clock(), threading.Event()
+        slow = Scripted("cpu", CpuReading, lambda: release.wait() and CPU)
+        running = sampler(clock, slow)
+        await running.tick(settle_s=0.05)
+        clock.now_s += 60.0
+        slow.read_now = lambda: BUSY_CPU
+        release.set()
+        assert (await next_reading(running, after=None)).readings.cpu == BUSY_CPU
+        running.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_a_hung_source_does_not_affect_the_others() -> None:

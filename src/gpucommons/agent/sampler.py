@@ -8,14 +8,12 @@ import asyncio
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucommons.base.backoff import Backoff
-from gpucommons.base.processes import cpu_wait_s
 from gpucommons.base.threads import WorkerThread
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, SourceStarting
@@ -40,6 +38,7 @@ def on_beat(now_s: float, due_s: float, period_s: float) -> bool:
 # Holds all rules about when a source is read, timed out and retried. The time is passed to each method.
 
 _LONG_DETAIL = 300
+# How much later than its deadline a reading may come, in times of what its source needs at most.
 _LATE_RATIO = 3.0
 
 
@@ -78,30 +77,30 @@ class SourceTracker:
         self.started_s, self._timed_out = now_s, False
         self.due_s = next_beat(now_s, self.source.cadence_s)
 
-    def is_late(self, now_s: float) -> bool:
-        """Whether a read takes longer than it may, and that is not known yet."""
-        return self.started_s is not None and not self._timed_out and now_s - self.started_s >= self.deadline_s
+    def check_deadline(self, now_s: float) -> bool:
+        """Drop the reading of a source whose read takes too long. True if that has just happened.
 
-    def check_deadline(self, now_s: float, cpu_wait_s: float = 0.0) -> bool:
-        """Drop the reading of a source whose read takes too long. True if the deadline has just passed.
-
-        `cpu_wait_s` is how long it waited for a processor: that does not count, up to three times the deadline. On a
-        loaded machine the last reading is served meanwhile, and its age is that of the last success.
+        The last reading is served until then, with its age. A slow driver and a loaded machine cost its freshness; the
+        GPUs do not vanish from the metrics.
         """
-        if self.started_s is None or not self.is_late(now_s):
+        if self.started_s is None or self._timed_out:
             return False
-        if now_s - self.started_s < self.deadline_s + min(cpu_wait_s, _LATE_RATIO * self.deadline_s):
+        limit_s = self._late_limit_s if self.state.up else self.deadline_s
+        if now_s - self.started_s < limit_s:
             return False
         self._timed_out = True
-        detail = f"no answer within {self.deadline_s:g} s; still waiting"
-        self._fail("timeout", detail, now_s - self.started_s)
+        self._fail("timeout", f"no answer within {limit_s:g} s; still waiting", now_s - self.started_s)
         return True
+
+    @property
+    def _late_limit_s(self) -> float:
+        """A read that took longer is not served: what it read first may be too old."""
+        return self.deadline_s + _LATE_RATIO * self.source.deadline_s
 
     def finish(self, outcome: object, now_s: float, wall_s: float) -> None:
         """Take the outcome of a read: a value, or the exception that it raised."""
         duration_s = now_s - (now_s if self.started_s is None else self.started_s)
-        late, self.started_s = self._timed_out, None
-        self._timed_out = False
+        self.started_s, self._timed_out = None, False
         if isinstance(outcome, SourceAbsent):
             self._absent(outcome, duration_s, now_s)
         elif isinstance(outcome, SourceStarting):
@@ -113,8 +112,7 @@ class SourceTracker:
             self._fail(type(outcome).__name__, str(outcome) or type(outcome).__name__, duration_s)
         elif not isinstance(outcome, self.source.produces):
             self._fail("garbage", f"returned {type(outcome).__name__}", duration_s)
-        elif late:
-            # The value is as old as the read that hung: read again now.
+        elif duration_s > self._late_limit_s:
             self.due_s = now_s
         else:
             self._succeed(outcome, duration_s, now_s, wall_s)
@@ -202,8 +200,8 @@ def _resolve(future: "asyncio.Future[object]", outcome: object, error: Exception
 
 # The clock: starts each source when it is due, enforces deadlines, and publishes one Snapshot per tick.
 #
-# Publishing replaces one reference; an older Snapshot stays valid for those who hold it. A source that fails, hangs or
-# is slow loses only its own readings. Blocking reads never run on the event loop.
+# Publishing replaces one reference; an older Snapshot stays valid for those who hold it. A source that fails or hangs
+# loses only its own readings; one that is slow serves older ones. Blocking reads never run on the event loop.
 
 # The share of a tick that the due sources may take before the Snapshot is published without them.
 _SETTLE_RATIO = 0.5
@@ -226,7 +224,6 @@ class Sampler:
         derive: Callable[[Readings], Readings] = lambda readings: readings,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        read_cpu_wait: Callable[..., float] = cpu_wait_s,
     ) -> None:
         self._trackers = [SourceTracker(source) for source in sources]
         self._threads = {
@@ -243,9 +240,6 @@ class Sampler:
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._snapshot: Snapshot | None = None
         self._read_soon = asyncio.Event()
-        self._read_cpu_wait = read_cpu_wait
-        # By name of the source, when its last read began.
-        self._cpu_wait_s: dict[str, float] = {}
 
     def subscribe(self, on_publish: Callable[[Snapshot], None]) -> None:
         """`on_publish` is called with every Snapshot on the event loop; it must not block."""
@@ -301,20 +295,9 @@ class Sampler:
         if thread is None:
             self._finish(tracker, _outcome(tracker.source.read))
             return None
-        self._cpu_wait_s[tracker.source.name] = self._cpu_wait(thread)
         future = thread.submit(tracker.source.read)
         future.add_done_callback(lambda done: self._on_done(tracker, done))
         return future
-
-    def _cpu_wait(self, thread: ReadThread) -> float:
-        """Also of this thread: it may be waited for because it holds the interpreter's lock."""
-        return self._read_cpu_wait(threading.get_native_id(), thread.native_id)
-
-    def _cpu_wait_of(self, tracker: SourceTracker) -> float:
-        """How long the read that is under way has waited for a processor."""
-        name = tracker.source.name
-        thread = self._threads.get(name)
-        return 0.0 if thread is None else self._cpu_wait(thread) - self._cpu_wait_s.get(name, 0.0)
 
     def _on_done(self, tracker: SourceTracker, future: "asyncio.Future[object]") -> None:
         if not future.cancelled():
@@ -329,7 +312,7 @@ class Sampler:
         now_s = self._monotonic()
         for tracker in self._trackers:
             before = tracker.state
-            if tracker.is_late(now_s) and tracker.check_deadline(now_s, self._cpu_wait_of(tracker)):
+            if tracker.check_deadline(now_s):
                 _log_change(before, tracker.state)
         # The tracker has checked the type of each value.
         values: dict[str, Any] = {t.source.feeds: t.value for t in self._trackers if t.value is not None}

@@ -21,21 +21,6 @@ _SYSTEM_TICKS: Final = 12
 _START_TICKS: Final = 19
 
 
-def cpu_wait_s(*threads: int) -> float:
-    """How long these threads of this process have waited for a processor since they began; 0 where that is not known.
-
-    On a machine with more work than processors a thread waits that long and is neither slow nor hung.
-    """
-    total_ns = 0
-    for thread in threads:
-        try:
-            with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
-                total_ns += int(file.read(100).split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-    return total_ns / 1e9
-
-
 def start_ticks(stat: bytes) -> int:
     """The start time in clock ticks since boot."""
     return int(_fields(stat)[_START_TICKS])
