@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from gpucommons.base.threads import in_daemon_thread
+from gpucommons.base.threads import ThreadsExhausted, in_daemon_thread
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +55,19 @@ class _Check(NamedTuple):
     mark: bytes
     users: Mapping[str, bytes]
     credentials: BasicCredentials
-    matches: "asyncio.Future[bool]"
+    verdict: "asyncio.Future[PasswordVerdict]"
 
 
 class Authenticator:
     """`max_pending` limits the waiting checks, and `max_pending_of_origin` those of one origin; beyond them the verdict
-    is BUSY."""
+    is BUSY. So it is where no thread can be started for the check."""
 
     def __init__(self, max_pending: int = 512, max_pending_of_origin: int = 128) -> None:
         self._max_pending = max_pending
         self._max_pending_of_origin = max_pending_of_origin
         self._key = secrets.token_bytes(32)
         self._allowed: OrderedDict[bytes, None] = OrderedDict()
-        self._pending: dict[bytes, asyncio.Future[bool]] = {}
+        self._pending: dict[bytes, asyncio.Future[PasswordVerdict]] = {}
         self._queues: OrderedDict[str, deque[_Check]] = OrderedDict()
         self._worker: asyncio.Task[None] | None = None
 
@@ -83,25 +83,25 @@ class Authenticator:
         self, users: Mapping[str, bytes], credentials: BasicCredentials, origin: str = ""
     ) -> PasswordVerdict:
         mark = self._mark(users, credentials)
-        matches = self._pending.get(mark)
-        if matches is None:
+        verdict = self._pending.get(mark)
+        if verdict is None:
             queue = self._queues.get(origin, deque())
             if len(self._pending) >= self._max_pending or len(queue) >= self._max_pending_of_origin:
                 return PasswordVerdict.BUSY
-            matches = self._pending[mark] = asyncio.get_running_loop().create_future()
-            queue.append(_Check(mark, users, credentials, matches))
+            verdict = self._pending[mark] = asyncio.get_running_loop().create_future()
+            queue.append(_Check(mark, users, credentials, verdict))
             self._queues[origin] = queue
             if self._worker is None or self._worker.done():
                 self._worker = asyncio.create_task(self._work(), name="web-passwords")
         # Shielded: another peer can wait for the same check when this one disconnects.
-        return PasswordVerdict.ALLOWED if await asyncio.shield(matches) else PasswordVerdict.DENIED
+        return await asyncio.shield(verdict)
 
     async def stop(self) -> None:
         """Refuse the waiting checks and wait for the running one: the exit of the process would abort inside bcrypt."""
         for queue in self._queues.values():
             for check in queue:
                 del self._pending[check.mark]
-                check.matches.set_result(False)
+                check.verdict.set_result(PasswordVerdict.DENIED)
         self._queues.clear()
         if self._worker is not None:
             await asyncio.wait([self._worker], timeout=_STOP_S)
@@ -113,18 +113,22 @@ class Authenticator:
             check = queue.popleft()
             if queue:
                 self._queues[origin] = queue
-            matches = False
+            verdict = PasswordVerdict.DENIED
             try:
-                matches = await self._matches(check.users, check.credentials)
+                if await self._matches(check.users, check.credentials):
+                    verdict = PasswordVerdict.ALLOWED
+            except ThreadsExhausted as error:
+                log.warning("a password could not be checked: %s", error)
+                verdict = PasswordVerdict.BUSY
             except Exception:
                 log.exception("checking a password failed; the peer is refused")
             finally:
                 # Remembered here and not by the peer that waits: it may have disconnected.
-                if matches:
+                if verdict is PasswordVerdict.ALLOWED:
                     self._remember(check.mark)
                 del self._pending[check.mark]
-                if not check.matches.done():
-                    check.matches.set_result(matches)
+                if not check.verdict.done():
+                    check.verdict.set_result(verdict)
 
     def _remember(self, mark: bytes) -> None:
         self._allowed[mark] = None
