@@ -6,7 +6,7 @@ from typing import Any
 from demo_node import DemoNode
 from gpucommons.cli.output import Line
 from gpucommons.cli.parking import is_done, live_line, order_document, outcome, outcome_line, table_lines
-from gpucommons.cli.scheduler_view import explanations, room_lines, status_lines
+from gpucommons.cli.scheduler_view import explanations, kept_lines, room_lines, status_lines
 from gpucommons.cli.top_rows import turn_rows
 from gpucommons.faces.dialects.gpucommons import sharing as metrics
 from gpucommons.faces.documents.turns import turns_of
@@ -16,6 +16,7 @@ from gpucommons.model.sharing import (
     ARRIVAL,
     ArrivalReading,
     HistogramReading,
+    KeptReading,
     ParkedFor,
     ParkedReading,
     ParkEvent,
@@ -90,6 +91,16 @@ def test_both_owners_read_one_sentence_about_room_that_was_made() -> None:
         "dana · train.py (pid 7) waited 6 s for room: 40.0 GiB of alice's idle lab.ipynb was parked."
     ]
     assert any("to make room for dana's train.py" in line for line in room_lines(dict(turns_of(sharing, {})), 1000))
+
+
+def test_the_next_job_reads_why_the_memory_of_a_suspended_one_stays() -> None:
+    sentence = "suspended job 49 keeps 40.0 GiB of GPU memory: host memory is short"
+    kept = KeptReading("49", (UUID,), sentence)
+    everyone = sharing_seen_by(replace(SHARING, parking=replace(READING, kept=(kept,))), Viewer(False, 1003, "dana"))
+    turns = dict(turns_of(everyone, {}))
+    assert list(kept_lines(turns, {UUID})) == [f"{sentence}."]
+    assert list(kept_lines(turns, set(), "49")) == [f"{sentence}."], "its own user asks for it by its id"
+    assert list(kept_lines(turns, {"GPU-other"}, "50")) == []
 
 
 def test_status_explain_and_top_show_it() -> None:

@@ -227,8 +227,12 @@ def test_without_host_memory_the_job_keeps_its_gpu_memory_and_the_next_job_reads
         assert "of host memory" in sentence
         assert job.are_stopped(), "it was never continued"
         assert job.programs[0].gpu_bytes == SIZE
+        (kept,) = job.rig.parking.reading().kept
+        assert (kept.job, kept.sentence) == (JOB, sentence)
+        assert len(kept.gpu_uuids) == 1
         job.batch.resume()
         await job.goes_on()
+        assert job.rig.parking.reading().kept == ()
 
     job.rig.run(body)
 

@@ -4,6 +4,7 @@ Pods, namespaces and names of GPUs come from clients: the lines are escaped when
 """
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from gpucommons.base.text import gibibytes
@@ -66,6 +67,13 @@ def room_lines(turns: Document, uid: int | None, target: str | None = None) -> I
     for one in ({} if parking is None else parking["arrivals"]).values():
         if target in (one["name"], str(one["pid"]), f"pid:{one['pid']}") if target is not None else one["uid"] == uid:
             yield f"{arrival_line(one)}."
+
+
+def kept_lines(turns: Document, gpu_uuids: AbstractSet[str], target: str | None = None) -> Iterator[str]:
+    """Suspended jobs that keep memory of these GPUs, or that are the target."""
+    for job, one in ({} if turns["parking"] is None else turns["parking"]["kept"]).items():
+        if target == job or not gpu_uuids.isdisjoint(one["gpu_uuids"]):
+            yield f"{one['sentence']}."
 
 
 def _class(client: Document) -> str:

@@ -15,7 +15,7 @@ from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, Password
 from gpucommons.cli.output import show, terminal_width
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.scheduler import read_turns
-from gpucommons.cli.scheduler_view import behind, clients_named, explanation, room_lines
+from gpucommons.cli.scheduler_view import behind, clients_named, explanation, kept_lines, room_lines
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import wrapped
 from gpucommons.faces.documents.values import indented
@@ -58,6 +58,8 @@ def why(
         if row["pid"] in paused or (row["limit"] and row["limit"]["kind"] != "turn") or row["pid"] not in explained
     }
     rooms = list(room_lines(turns, os.getuid(), target))
+    gpus = {turns["clients"][id]["gpu_uuid"] for id in clients} | {row["gpu_uuid"] for row in processes.values()}
+    rooms += kept_lines(turns, gpus, target)
     if not clients and not requests and not unscheduled and not rooms:
         raise NotFound(
             "none of your programs is on a GPU or waits for one; see 'gpucommons queue' and 'gpucommons who'"

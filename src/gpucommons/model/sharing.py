@@ -124,6 +124,14 @@ class ParkEvent(NamedTuple):
     why: str = ""
 
 
+class KeptReading(NamedTuple):
+    """A suspended job that keeps its GPU memory, with the reason in a sentence that every user may read."""
+
+    job: str
+    gpu_uuids: tuple[str, ...]
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True)
 class ParkingReading:
     """`unavailable` is why nothing can be parked, empty where it can. `events` are the latest, in order.
@@ -131,7 +139,7 @@ class ParkingReading:
     `parks` and `wakes` are counted since the agent started, `refusals` by reason. `expected_rooms` is when a request
     for a lease is expected to have its room, by wall clock. `arrivals` are programs that wait for room before their
     first allocation or did so lately, `arrivals_held` counts them, and `arrivals_waited_s` is how long they waited in
-    all.
+    all. `kept` are suspended jobs that could not be parked.
     """
 
     idle_after_s: float = 0.0
@@ -146,6 +154,7 @@ class ParkingReading:
     arrivals: tuple[ArrivalReading, ...] = ()
     arrivals_held: int = 0
     arrivals_waited_s: float = 0.0
+    kept: tuple[KeptReading, ...] = ()
 
 
 # The scheduler's state at an instant: clients, queues and turns of every shared GPU.

@@ -114,6 +114,8 @@ _REPEATED: Final = {
     "GPUCommonsSourceDown": ProblemKind.SOURCE_FAILING,
     "GPUCommonsLedgerNotWriting": ProblemKind.LEDGER,
     "GPUCommonsTrespasser": ProblemKind.TRESPASSER,
+    "GPUCommonsOutsideAllocation": ProblemKind.OUTSIDE_ALLOCATION,
+    "GPUCommonsHeldIdle": ProblemKind.HELD_IDLE,
     "GPUCommonsUserQuotaExceeded": ProblemKind.OVER_QUOTA,
 }
 _ALERT_LEVELS: Final = {"critical": HealthLevel.CRITICAL}

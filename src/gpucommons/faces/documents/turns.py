@@ -28,9 +28,10 @@ from gpucommons.model.sharing import (
     ArrivalReading,
     ClientSharing,
     GpuSharing,
+    KeptReading,
     LeftAlone,
-    ParkedReading,
     ParkEvent,
+    ParkedReading,
     ParkingReading,
     SharingReading,
     Timeline,
@@ -97,6 +98,10 @@ _EVENT = Record[ParkEvent](
     sentence=(TEXT, lambda event: event.sentence),
     why=(described(TEXT, "the reason of a refusal in one word"), lambda event: event.why),
 )
+_KEPT = Record[KeptReading](
+    gpu_uuids=(listed(TEXT), lambda one: list(one.gpu_uuids)),
+    sentence=(described(TEXT, "how much it keeps, and why"), lambda one: one.sentence),
+)
 PARKING_SCHEMA = or_null(
     record(
         idle_after_s=described(NUMBER, "parking.idle_after_s"),
@@ -104,6 +109,7 @@ PARKING_SCHEMA = or_null(
         unavailable=described(TEXT, "why nothing can be parked; empty where it can"),
         programs=by_key(_PROGRAM.schema, "key of the program"),
         arrivals=by_key(_ARRIVAL.schema, "program that waits for room as it starts, or did so in the last hour"),
+        kept=by_key(_KEPT.schema, "suspended job that keeps its GPU memory"),
         events=described(listed(_EVENT.schema), "the latest, in order"),
     )
 )
@@ -119,6 +125,7 @@ def parking_of(reading: ParkingReading | None, only_uuid: str | None = None) -> 
         "unavailable": reading.unavailable,
         "programs": {one.key: _PROGRAM.build(one) for one in reading.programs if only_uuid in (None, one.gpu_uuid)},
         "arrivals": {one.key: _ARRIVAL.build(one) for one in reading.arrivals if only_uuid in (None, one.gpu_uuid)},
+        "kept": {one.job: _KEPT.build(one) for one in reading.kept if only_uuid in (None, *one.gpu_uuids)},
         "events": [_EVENT.build(event) for event in reading.events if only_uuid in (None, event.gpu_uuid)],
     }
 

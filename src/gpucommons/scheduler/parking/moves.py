@@ -352,7 +352,7 @@ class ProgramMoves:
             self._resident.cannot_park(program.places, refusal, now + lasts_s)
             self._log.refused(program, refusal)
             if self._suspended is not None and program.cause == SUSPENDED:
-                self._suspended.keeps(program.key, refusal, program.bytes)
+                self._suspended.keeps(program.key, refusal, program.bytes, program.memory)
         program.keep(moved.parked)
         if moved.stranded:
             program.begin(ParkStage.STRANDED, now)

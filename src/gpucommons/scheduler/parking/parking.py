@@ -400,6 +400,7 @@ class Parking:
             tuple(self.newcomers.readings()),
             self.newcomers.waited,
             self.newcomers.waited_s,
+            () if self._suspended is None else self._suspended.kept(),
         )
 
     # The loop
@@ -488,7 +489,7 @@ class Parking:
             self.log.refused_program(refused.program, refusal)
             if self._suspended is not None and refused.suspended:
                 memory = sum(use.memory_bytes or 0 for use in refused.program.uses.values())
-                self._suspended.keeps(key, refusal, memory)
+                self._suspended.keeps(key, refusal, memory, refused.program.devices)
         for key, sentence in found.waits.items():
             self._parked[key].waits = sentence
         for program in self._parked:

@@ -5,16 +5,16 @@ only a job that it calls suspended is parked. Its processes have to run for the 
 stopped again only after the batch system has said once more that the job is suspended; it says so a third time after
 that, since the job may have been resumed in between. In doubt a process runs: without its memory it cannot use the GPU.
 
-A job that cannot be parked keeps its memory. `states` says so, for the next job on its GPU.
+A job that cannot be parked keeps its memory. The next job on its GPU reads so: in its output, and in `why`.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Final, NamedTuple
 
-from gpucommons.model.sharing import SUSPENDED
+from gpucommons.model.sharing import SUSPENDED, KeptReading
 from gpucommons.pauser.client import Pauser
 from gpucommons.scheduler.parking.host import ParkHost
 from gpucommons.scheduler.parking.programs import ParkedProgram, ParkedPrograms, ResidentProgram, ResidentPrograms
@@ -67,7 +67,7 @@ class SuspendedJobs:
         self._host = host
         # When a job that is stopped is looked at again.
         self._next_s: dict[str, float] = {}
-        self._kept: dict[str, SuspendedState] = {}
+        self._kept: dict[str, KeptReading] = {}
         self._published: Mapping[str, SuspendedState] = {}
 
     async def look(self) -> None:
@@ -100,12 +100,15 @@ class SuspendedJobs:
         if suspended and key not in self._kept:
             log.info("parking: the batch system has suspended %s", resident.program.display_name)
 
-    def keeps(self, key: str, refusal: ParkRefusal, bytes: int) -> None:
-        """The job cannot be parked: it keeps its memory."""
+    def keeps(self, key: str, refusal: ParkRefusal, bytes: int, devices: Iterable[str]) -> None:
+        """The job cannot be parked: it keeps its memory on these devices."""
         job = job_of(key)
         if job is not None:
             sentence = f"suspended job {job} keeps {bytes / _GIB:.1f} GiB of GPU memory: {refusal.sentence}"
-            self._kept[key] = SuspendedState(_KEPT, sentence)
+            self._kept[key] = KeptReading(job, tuple(sorted(devices)), sentence)
+
+    def kept(self) -> tuple[KeptReading, ...]:
+        return tuple(self._kept.values())
 
     async def let_run(self, program: ParkedProgram) -> None:
         """Before the move. What cannot be continued cannot be locked either: the move then fails with the reason."""
@@ -124,7 +127,7 @@ class SuspendedJobs:
         return await asyncio.to_thread(self._batch.is_suspended, job_of(key) or "")
 
     def _publish(self) -> None:
-        states = {job: state for key, state in self._kept.items() if (job := job_of(key))}
+        states = {one.job: SuspendedState(_KEPT, one.sentence) for one in self._kept.values()}
         for resident in self._resident:
             if resident.suspended and resident.key not in self._kept and (job := job_of(resident.key)):
                 states[job] = SuspendedState("parking", "its memory leaves the GPU")
