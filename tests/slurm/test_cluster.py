@@ -30,6 +30,7 @@ _SHARING = """
 share_programs = "all"
 [slurm]
 job_directory = "{jobs}"
+pause_outside_allocation = true
 """
 
 
@@ -172,6 +173,25 @@ def test_a_process_that_its_user_stops_inside_a_job_is_left_alone(night: SlurmNo
     assert why_stopped(program.pid)
     os.kill(program.pid, signal.SIGCONT)
     program.end()
+
+
+def test_a_job_on_a_gpu_that_it_was_not_given_is_paused_and_others_are_not(night: SlurmNode) -> None:
+    """Two jobs on GPU 1, each with one GPU: Slurm gave GPU 0 to the first and GPU 1 to the second."""
+    outside = night.program("-p", "night", "--gres=gpu:night:1", gpu=1)
+    inside = night.program("-p", "night", "--gres=gpu:night:1", gpu=1)
+    assert (night.gpus_of(outside), night.gpus_of(inside)) == ("0", "1")
+    until(lambda: outside.program.state is State.LOCKED and stands_still(night, outside), "it is paused")
+    before = inside.progress()
+    until(lambda: inside.progress() > before + 0.2, "the other job computes")
+    until(
+        lambda: 'gpucommons_problems{kind="outside_allocation"} 1' in night.node.agent.get("/metrics")[1],
+        "the agent reports it",
+    )
+    assert any(f"pid {outside.pid} is paused: its job was not given" in line for line in night.node.agent.lines)
+    assert not any(f"pid {inside.pid} is paused" in line for line in night.node.agent.lines)
+    assert stands_still(night, outside), "for as long as it is there"
+    outside.end()
+    inside.end()
 
 
 def test_the_node_is_drained_while_a_gpu_is_lost_and_resumed_afterwards(night: SlurmNode) -> None:

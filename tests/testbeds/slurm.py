@@ -57,9 +57,11 @@ class SlurmCluster:
 
     def cancel_all(self) -> None:
         """Jobs of every user, also suspended ones; returns when their epilogs have run."""
-        if jobs := self.run("squeue", "-h", "-t", "all", "-o", "%A").split():
-            self.run("scancel", "--signal=KILL", "--full", *jobs)
-            self.run("scancel", *jobs)
+        environment = {**os.environ, **self.environment}
+        for job in self.run("squeue", "-h", "-o", "%A").split():
+            # It fails for a job that has ended meanwhile.
+            for options in (["--signal=KILL", "--full"], []):
+                subprocess.run(["scancel", *options, job], env=environment, capture_output=True, timeout=60)
         until(lambda: not self.run("squeue", "-h"), f"no job is left; {self.logs()}")
 
     def node(self) -> str:

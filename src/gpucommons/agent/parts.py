@@ -10,7 +10,7 @@ from gpucommons.agent.idle.problems import ProblemMessages
 from gpucommons.agent.idle.watch import IdleWatch
 from gpucommons.agent.kubernetes import kubernetes_part
 from gpucommons.agent.leases.leasing import Leasing
-from gpucommons.agent.sharing.settings import check_parking, enforces_leases
+from gpucommons.agent.sharing.settings import check_parking, check_slurm, enforces_leases
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.health import HealthLevel
@@ -53,6 +53,7 @@ class Parts:
     def __init__(self, settings: Settings, scenario: Scenario | None) -> None:
         """Raises ConfigError if settings contradict each other."""
         check_parking(settings.parking, settings.scheduler)
+        check_slurm(settings)
         name = None if scenario is None else scenario.name
         lab = _shared_lab(settings, scenario)
         self.scenario = scenario if lab is None else lab.scenario

@@ -11,7 +11,7 @@ import typer
 
 from gpucommons.agent.idle.channels import check_idle, idle_channels
 from gpucommons.agent.sharing.rules import check_rules
-from gpucommons.agent.sharing.settings import check_parking, check_scheduler
+from gpucommons.agent.sharing.settings import check_parking, check_scheduler, check_slurm
 from gpucommons.base.text import is_mail_address, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
@@ -102,6 +102,7 @@ def _checked(file: Path) -> LoadedSettings:
     loaded = load(file, os.environ, {})
     check_scheduler(loaded.settings.scheduler)
     check_parking(loaded.settings.parking, loaded.settings.scheduler)
+    check_slurm(loaded.settings)
     check_rules(loaded.settings)
     check_idle(loaded.settings)
     return loaded

@@ -305,6 +305,11 @@ class SlurmSettings:
         "move the GPU memory of jobs that Slurm suspends to host memory, and back when they are resumed; needs "
         "scheduler.share_programs and scheduler.pause = driver",
     )
+    pause_outside_allocation: bool = option(
+        False,
+        "pause processes of Slurm's jobs on GPUs that their job was not given, for as long as they are there; needs "
+        "scheduler.share_programs = all",
+    )
 
 
 @dataclass(frozen=True, slots=True)

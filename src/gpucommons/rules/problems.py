@@ -17,6 +17,7 @@ from gpucommons.model.events import ALLOCATION_GONE, Alert, Event
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import MpsReading
+from gpucommons.model.ownership import ProcessShare
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.health import (
@@ -356,27 +357,34 @@ def holder_names(status: SlotStatus) -> str:
     return ", ".join(names)
 
 
-def _outside_allocation(readings: Readings) -> Iterator[Problem]:
-    """Batch jobs with processes on a GPU that their batch system did not give to them. One for each job and GPU."""
+def outside_allocation(readings: Readings) -> dict[tuple[str, str], list[ProcessShare]]:
+    """The processes of batch jobs on GPUs that their batch system did not give to them, by job and UUID of the GPU."""
     if readings.job_mapping is None or readings.attribution is None or readings.gpus is None:
-        return
+        return {}
     given: dict[str, set[int]] = {}
     for (index, _), jobs in readings.job_mapping.jobs.items():
         for job in jobs:
             given.setdefault(job.id, set()).add(index)
     indices = {gpu.identity.uuid: gpu.identity.index for gpu in readings.gpus.gpus}
-    pids: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, str], list[ProcessShare]] = {}
     for share in readings.attribution.processes:
         # A user may name cgroups of their own like jobs.
         job_id, uuid = "" if share.workload.delegated else share.workload.job or "", share.place.gpu_uuid
         if job_id in given and indices.get(uuid) not in (None, *given[job_id]):
-            pids.setdefault((job_id, uuid), []).append(share.pid)
-    for (job_id, uuid), found in sorted(pids.items()):
+            found.setdefault((job_id, uuid), []).append(share)
+    return dict(sorted(found.items()))
+
+
+def _outside_allocation(readings: Readings) -> Iterator[Problem]:
+    """One for each job and GPU."""
+    indices = {} if readings.gpus is None else {gpu.identity.uuid: gpu.identity.index for gpu in readings.gpus.gpus}
+    for (job_id, uuid), shares in outside_allocation(readings).items():
+        pid = min(share.pid for share in shares)
         yield Problem(
             f"outside_allocation/{job_id}/{uuid}",
             ProblemKind.OUTSIDE_ALLOCATION,
             HealthLevel.WARNING,
-            f"Job {job_id} uses GPU {indices[uuid]}, which it was not given (pid {min(found)}).",
+            f"Job {job_id} uses GPU {indices[uuid]}, which it was not given (pid {pid}).",
             "Ask its user; ConstrainDevices=yes in Slurm's cgroup.conf keeps jobs on their own GPUs.",
             uuid,
             indices[uuid],

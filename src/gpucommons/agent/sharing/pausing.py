@@ -13,7 +13,7 @@ from gpucommons.pauser.client import PauserSettings
 from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.scheduler.programs.exemptions import TrespassStanding
 from gpucommons.scheduler.programs.jobs import read_programs
-from gpucommons.scheduler.service.enforcement import EnforcementTerms, EnforcementThread
+from gpucommons.scheduler.service.enforcement import LEASED, NOT_GIVEN, EnforcementTerms, EnforcementThread
 from gpucommons.sources.source import Source
 
 # Which pauser the agent uses, and on which terms programs on leased GPUs are paused.
@@ -43,7 +43,8 @@ def enforcement_terms(settings: Settings) -> EnforcementTerms:
     """Raises ConfigError."""
     own_only = os.geteuid() != 0 and _socket(settings) is None
     stale_after_s = max(_LEAST_STALE_S, _STALE_INTERVALS * settings.sampling.interval_s)
-    return EnforcementTerms(own_only, stale_after_s, program_rules(settings))
+    words = NOT_GIVEN if settings.slurm.pause_outside_allocation else LEASED
+    return EnforcementTerms(own_only, stale_after_s, program_rules(settings), words)
 
 
 # Pausing of programs on leased GPUs in an agent that does not share programs: a thread, fed with every snapshot.

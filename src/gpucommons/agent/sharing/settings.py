@@ -48,6 +48,22 @@ def check_parking(parking: ParkingSettings, scheduler: SchedulerSettings) -> Non
         )
 
 
+def check_slurm(settings: Settings) -> None:
+    """Raises ConfigError, one line."""
+    if not settings.slurm.pause_outside_allocation:
+        return
+    if not settings.slurm.job_directory or settings.scheduler.share_programs != "all":
+        raise ConfigError(
+            "slurm.pause_outside_allocation needs slurm.job_directory, to know what a job was given, and "
+            "scheduler.share_programs = all, to pause it: set both"
+        )
+    if enforces_leases(settings):
+        raise ConfigError(
+            "slurm.pause_outside_allocation and leases that pause programs exclude each other: Slurm gives the GPUs; "
+            "set leases.enabled = false"
+        )
+
+
 def nvml_cadence_s(settings: Settings) -> float:
     """How often NVML is read. With the scheduler, at most every `metrics_nvml_interval_ms`, as in nvshare."""
     interval_s = settings.sampling.interval_s

@@ -22,13 +22,15 @@ from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
+from gpucommons.model.leases import TrespassReport
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import SharingReading
-from gpucommons.model.snapshot import Snapshot
+from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.words import SharingClass
 from gpucommons.model.workloads import PodReading, UsersReading
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
+from gpucommons.rules.problems import outside_allocation
 from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
@@ -139,6 +141,7 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         shares_programs=programs is not None,
         share_limit=settings.leases.share_limit,
         priority_classes=priority_classes(settings.kubernetes.priority_classes),
+        pauses_outside_allocation=settings.slurm.pause_outside_allocation,
     )
 
 
@@ -175,7 +178,8 @@ def _program_sharing(settings: Settings) -> ProgramSharing | None:
     if not settings.scheduler.shares_programs:
         return None
     pauser, rules = pauser_settings(settings), program_rules(settings)
-    enforcement = enforcement_terms(settings) if enforces_leases(settings) else None
+    enforces = enforces_leases(settings) or settings.slurm.pause_outside_allocation
+    enforcement = enforcement_terms(settings) if enforces else None
     return ProgramSharing(pauser, rules, settings.parking, free_memory, enforcement, batch=_batch_system(settings))
 
 
@@ -185,6 +189,14 @@ def _batch_system(settings: Settings) -> BatchSystem | None:
     from gpucommons.slurm.jobs import is_suspended, publisher
 
     return BatchSystem(is_suspended, publisher(runtime_directory()))
+
+
+def _trespass_report(readings: Readings) -> TrespassReport:
+    """Processes on GPUs that their batch job was not given. While jobs or processes cannot be read, there are none."""
+    found: dict[ProcessKey, frozenset[str]] = {}
+    for (job, _), shares in outside_allocation(readings).items():
+        found |= {share.key: frozenset((job,)) for share in shares if share.key is not None}
+    return TrespassReport(found, time.monotonic())
 
 
 class Sharing:
@@ -198,7 +210,9 @@ class Sharing:
         shares_programs: bool,
         share_limit: int,
         priority_classes: Mapping[str, SharingClass] | None = None,
+        pauses_outside_allocation: bool = False,
     ) -> None:
+        self._pauses_outside_allocation = pauses_outside_allocation
         self._priority_classes = priority_classes or {}
         self._cadence_s = cadence_s
         self._share_limit = share_limit
@@ -249,6 +263,8 @@ class Sharing:
         if self.shares_programs:
             claims = lease_claims(snapshot.readings, self._share_limit, snapshot.wall_s, time.monotonic())
             self.scheduler.set_lease_claims(claims)
+        if self._pauses_outside_allocation:
+            self.scheduler.update_trespassers(_trespass_report(snapshot.readings))
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods

@@ -1,4 +1,4 @@
-"""Pauses programs on GPUs that are leased to other users for as long as the lease lasts.
+"""Pauses programs on GPUs that are leased to other users, or that their batch job was not given, while that lasts.
 
 The scheduler's thread does it where programs are shared; else a thread with a pauser of its own.
 """
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucommons.base.threads import LoopThread
 from gpucommons.model.leases import TrespassReport
@@ -50,19 +50,42 @@ log = logging.getLogger(__name__)
 _STEP_S: Final = 1.0
 # Several requests to keep a pause come before the pauser ends it.
 _KEEPS_PER_PAUSE: Final = 4
-_BY_HAND: Final = "it was resumed by hand: it runs until the lease ends"
+
+
+class TrespassWords(NamedTuple):
+    """`cause` is what a process does wrong; `until`, with the ids of the report, for how long it is paused."""
+
+    area: str
+    cause: str
+    until: str
+    by_hand: str
+
+
+LEASED: Final = TrespassWords(
+    "leases",
+    "it uses a GPU that is leased to another user",
+    "it is paused until lease {ids} ends, which has its GPU alone",
+    "it was resumed by hand: it runs until the lease ends",
+)
+NOT_GIVEN: Final = TrespassWords(
+    "slurm",
+    "its job was not given the GPU that it uses",
+    "it is paused for as long as it is on a GPU that job {ids} was not given",
+    "it was resumed by hand: it runs on",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class EnforcementTerms:
     """`own_only`: the pauser may pause only programs of the agent's own user.
 
-    `stale_after_s`: without a report of the leases for so long, everything is resumed.
+    `stale_after_s`: without a report for so long, everything is resumed.
     """
 
     own_only: bool = False
     stale_after_s: float = 10.0
     rules: tuple[ProgramRule, ...] = ()
+    words: TrespassWords = LEASED
 
 
 class Enforcement:
@@ -112,7 +135,8 @@ class Enforcement:
         """The pauser may have resumed a process on its own."""
         if notice.kind is NoticeKind.RESUMED and notice.process in self._paused:
             self._paused.discard(notice.process)
-            log.warning("leases: pid %d, which has no lease, was resumed: %s", notice.process.pid, notice.reason)
+            area = self._terms.words.area
+            log.warning("%s: pid %d, which was paused, was resumed: %s", area, notice.process.pid, notice.reason)
             self._publish()
 
     def pauser_changed(self) -> None:
@@ -135,8 +159,7 @@ class Enforcement:
         for process in self._processes:
             if process.key is not None and process.key in self._verdicts.pause:
                 ids = ", ".join(sorted(self._report.leases.get(process.key, ())))
-                sentence = f"it is paused until lease {ids} ends, which has its GPU alone"
-                yield Exemption(group([process])[0], Exempt.TRESPASSER, sentence)
+                yield Exemption(group([process])[0], Exempt.TRESPASSER, self._terms.words.until.format(ids=ids))
 
     # Decisions
 
@@ -152,7 +175,7 @@ class Enforcement:
             rules=self._terms.rules,
         )
         found = judge_trespassers(self._processes, self._report, around, self._terms.own_only, now)
-        pardoned = {process: _BY_HAND for process, _ in self._pardoned}
+        pardoned = {process: self._terms.words.by_hand for process, _ in self._pardoned}
         self._verdicts = replace(
             found,
             pause={process: device for process, device in found.pause.items() if process not in pardoned},
@@ -218,7 +241,7 @@ class Enforcement:
             return False
         self._failed.pop(process, None)
         self._paused.add(process)
-        log.info("leases: pid %d is paused: it uses a GPU that is leased to another user", process.pid)
+        log.info("%s: pid %d is paused: %s", self._terms.words.area, process.pid, self._terms.words.cause)
         return True
 
     async def _keep(self, process: ProcessKey, look: bool) -> None:
@@ -228,7 +251,7 @@ class Enforcement:
             self._paused.discard(process)
         elif look and (await self._pauser.state(process)).state is State.RUNNING:
             # By `gpucommons resume`: an administrator decided.
-            log.info("leases: pid %d was resumed by hand and runs until the lease ends", process.pid)
+            log.info("%s: pid %d: %s", self._terms.words.area, process.pid, self._terms.words.by_hand)
             self._pardoned |= {(process, lease) for lease in self._report.leases.get(process, ())}
             await self._resume(process)
             self._judge()
@@ -236,7 +259,7 @@ class Enforcement:
     async def _resume(self, process: ProcessKey) -> None:
         if process in self._paused:
             await self._pauser.resume(self._paused, process)
-            log.info("leases: pid %d runs again", process.pid)
+            log.info("%s: pid %d runs again", self._terms.words.area, process.pid)
 
 
 # Enforcement of leases with a pauser and a thread of its own, for an agent that does not share programs.

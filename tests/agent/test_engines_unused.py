@@ -1,0 +1,12 @@
+"""Without Slurm and Kubernetes an agent imports nothing of their packages."""
+
+from running import running_agent
+
+
+def test_an_agent_without_slurm_and_kubernetes_imports_nothing_of_them() -> None:
+    with running_agent(environment={"PYTHONPROFILEIMPORTTIME": "1"}) as agent:
+        agent.stop()
+        modules = {line.rpartition("|")[2].strip() for line in agent.lines if line.startswith("import time:")}
+    assert "gpucommons.sources.kubernetes.kubelet" in modules, "the list of imports is that of the agent"
+    unused = ("gpucommons.slurm", "gpucommons.kubernetes", "grpc", "gpucommons.agent.sharing.sharing")
+    assert sorted(name for name in modules if name.startswith(unused)) == []
