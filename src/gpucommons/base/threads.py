@@ -80,6 +80,11 @@ class WorkerThread:
         """0 before the first work."""
         return 0 if self._thread is None else self._thread.native_id or 0
 
+    @property
+    def waiting(self) -> int:
+        """How many works have not begun."""
+        return self._works.qsize()
+
     def submit(self, work: Callable[[], object]) -> None:
         self._works.put(work)
         with self._starting:

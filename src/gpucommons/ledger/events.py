@@ -6,8 +6,6 @@ Events are detected by comparing snapshots; the log is written off the event loo
 import errno
 import logging
 import os
-import queue
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from gpucommons.base.files import open_state_file
 from gpucommons.base.text import qualified_name
+from gpucommons.base.threads import WorkerThread
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading, Numbering, format_line, parse_line
@@ -367,43 +366,38 @@ class EventLog:
     def __init__(self, path: Path, max_bytes: int = _MAX_BYTES) -> None:
         self._path = path
         self._max_bytes = max_bytes
-        self._queue: queue.SimpleQueue[list[Event] | None] = queue.SimpleQueue()
         self._unwritten: deque[Event] = deque(maxlen=_MAX_UNWRITTEN)
         self._recent: deque[Event] = deque(maxlen=_KEPT)
         self._numbered = Numbering()
         self._reading = EventLogReading(())
-        self._thread = threading.Thread(target=self._work, name="event-log", daemon=True)
+        self._thread = WorkerThread("event-log")
         self.detector_state: DetectorState | None = None
         self.writing = True
 
     def start(self) -> None:
-        self._thread.start()
+        self._thread.submit(self._read)
 
     def record(self, events: list[Event]) -> None:
         if events:
-            self._queue.put(events)
+            self._thread.submit(lambda: self._add(events))
 
     def reading(self) -> EventLogReading:
         return self._reading
 
     def close(self, timeout_s: float) -> bool:
         """False if the events were not written in time."""
-        if self._thread.ident is None:
-            return True
-        self._queue.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self._thread.submit(self._write)
+        return self._thread.close(timeout_s)
 
-    def _work(self) -> None:
+    def _read(self) -> None:
         state = state_after(self._remembered(read_events(self._path)))
         self._publish()
         self.detector_state = state
-        while (events := self._queue.get()) is not None:
-            self._unwritten.extend(self._remembered(events))
-            self._publish()
-            self._write()
-        if self._unwritten:
-            self._write()
+
+    def _add(self, events: list[Event]) -> None:
+        self._unwritten.extend(self._remembered(events))
+        self._publish()
+        self._write()
 
     def _remembered(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in self._numbered(events):
@@ -414,6 +408,8 @@ class EventLog:
         self._reading = EventLogReading(tuple(self._recent))
 
     def _write(self) -> None:
+        if not self._unwritten:
+            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._append(b"".join(map(format_line, self._unwritten)))

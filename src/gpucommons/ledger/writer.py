@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpucommons.base.processes import boot_id
+from gpucommons.base.threads import WorkerThread
 from gpucommons.ledger.backup import back_up, backup_time, counters_of_both, replace_damaged
 from gpucommons.ledger.errors import LedgerCorrupt, LedgerError
 from gpucommons.ledger.integrate import NS, Backlog, Batch, Moment
@@ -53,7 +54,8 @@ class LedgerWriter:
         self._boot_id = boot_id()
         self._backlog = Backlog(keep_in_memory_s)
         self._wakeup = threading.Condition()
-        self._work = self._done = 0
+        # Batches that were submitted, and those that were flushed.
+        self._submitted = self._flushed = 0
         self._closing = False
         self._begun: Moment | None = None
         self._store: Store | None = None
@@ -69,13 +71,13 @@ class LedgerWriter:
         self._pruned_ns: int | None = None
         self._least_offset_s: float | None = None
         self.published = WriterState()
-        self._thread = threading.Thread(target=self._work_on, name="ledger", daemon=True)
+        self._thread = WorkerThread("ledger")
 
     def start(self, begun: Moment) -> None:
         """Open the ledger and record this run, on the thread."""
         self._begun = begun
         self.published = WriterState(replace(self.published.state, begun=True))
-        self._thread.start()
+        self._thread.submit(self._work)
 
     @property
     def state(self) -> LedgerState:
@@ -90,42 +92,45 @@ class LedgerWriter:
             self._backlog.add(batch, until)
             if self._base is None:
                 self._volatile = _added(self._volatile, batch, until.wall_s)
-            self._work += 1
-            self._wakeup.notify_all()
+            self._submitted += 1
+        if self._begun is not None:
+            self._thread.submit(self._catch_up)
 
     def close(self, timeout_s: float) -> bool:
         """Write what is pending and end the thread. False if that was not done in time."""
         with self._wakeup:
             self._closing = True
             self._wakeup.notify_all()
-        if self._thread.ident is None:
+        if self._begun is None:
             return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self._thread.submit(self._work)
+        self._thread.submit(self._drop_store)
+        return self._thread.close(timeout_s)
 
     def wait_written(self, timeout_s: float) -> None:
         """Block until what was submitted is written, or could not be written, or for `timeout_s`."""
         with self._wakeup:
-            submitted = self._work
-            self._wakeup.wait_for(lambda: self._done >= submitted or self._closing, timeout_s)
+            submitted = self._submitted
+            self._wakeup.wait_for(lambda: self._flushed >= submitted or self._closing, timeout_s)
 
-    def _work_on(self) -> None:
-        taken, closing = -1, False
-        while not closing:
-            with self._wakeup:
-                while self._work == taken and not self._closing:
-                    self._wakeup.wait()
-                taken, closing = self._work, self._closing
-            try:
-                self._flush()
-            except Exception:
-                # A bug must not end the accounts: the batch stays and is retried.
-                log.exception("ledger: unexpected error in a flush; it is retried")
-                self._drop_store()
-            with self._wakeup:
-                self._done = taken
-                self._wakeup.notify_all()
-        self._drop_store()
+    # -- on the thread
+
+    def _catch_up(self) -> None:
+        """One flush writes all that was submitted: what it has written needs no other."""
+        if self._flushed < self._submitted:
+            self._work()
+
+    def _work(self) -> None:
+        submitted = self._submitted
+        try:
+            self._flush()
+        except Exception:
+            # A bug must not end the accounts: the batch stays and is retried.
+            log.exception("ledger: unexpected error in a flush; it is retried")
+            self._drop_store()
+        with self._wakeup:
+            self._flushed = submitted
+            self._wakeup.notify_all()
 
     def _flush(self) -> None:
         try:

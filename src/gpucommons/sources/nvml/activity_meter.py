@@ -5,14 +5,14 @@ free memory before a parked program is brought back.
 import asyncio
 import contextlib
 import logging
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import pynvml
 
+from gpucommons.base.threads import WorkerThread
 from gpucommons.model.gpu import ActivityMeasurement, GpuActivity
 from gpucommons.sources.nvml.gpm import GpmAccess
 
@@ -55,20 +55,21 @@ class ActivityMeter:
 
     def __init__(self, access: GpmAccess) -> None:
         self._access = access
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._thread = WorkerThread("activity-meter")
         self._begun: dict[str, _Begun] = {}
         self._busy_since_s: float | None = None
         self._stopped = False
 
     def start(self, loop: asyncio.AbstractEventLoop, on_measured: OnMeasured) -> None:
         """`on_measured` is called in the loop."""
-        arguments = (loop, on_measured)
-        threading.Thread(target=self._run, args=arguments, name="activity-meter", daemon=True).start()
+        self._loop = loop
+        self._on_measured = on_measured
 
     def stop(self) -> None:
         """Nothing is reported from now on. Does not wait for the thread."""
         self._stopped = True
-        self._requests.put(None)
+        self._thread.submit(self._access.release)
+        self._thread.close()
 
     def supports(self, gpu_uuid: str) -> bool:
         """Whether this GPU, or MIG device, can be measured now: it has GPM, and the driver answers."""
@@ -84,28 +85,26 @@ class ActivityMeter:
         self._ask(_Request(True, gpu_uuid, token, time.monotonic()))
 
     def _ask(self, request: _Request) -> None:
-        if self._requests.qsize() < _MAX_WAITING:
-            self._requests.put(request)
+        if self._thread.waiting < _MAX_WAITING:
+            self._thread.submit(partial(self._measure, request))
 
     # -- on the thread
 
-    def _run(self, loop: asyncio.AbstractEventLoop, on_measured: OnMeasured) -> None:
-        def deliver(measurement: ActivityMeasurement) -> None:
-            if not self._stopped:
-                on_measured(measurement)
+    def _measure(self, request: _Request) -> None:
+        self._busy_since_s = time.monotonic()
+        try:
+            measurement = self._carry_out(request)
+        except Exception:
+            log.exception("activity meter: measuring GPU %s failed", request.gpu_uuid)
+            measurement = None
+        self._busy_since_s = None
+        if measurement is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._deliver, measurement)
 
-        while (request := self._requests.get()) is not None:
-            self._busy_since_s = time.monotonic()
-            try:
-                measurement = self._carry_out(request)
-            except Exception:
-                log.exception("activity meter: measuring GPU %s failed", request.gpu_uuid)
-                measurement = None
-            self._busy_since_s = None
-            if measurement is not None:
-                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                    loop.call_soon_threadsafe(deliver, measurement)
-        self._access.release()
+    def _deliver(self, measurement: ActivityMeasurement) -> None:
+        if not self._stopped:
+            self._on_measured(measurement)
 
     def _carry_out(self, request: _Request) -> ActivityMeasurement | None:
         begun = self._begun.get(request.gpu_uuid)

@@ -6,12 +6,14 @@ is not available immediately is missing until a later pass.
 
 import os
 import pwd
-import queue
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+
+from gpucommons.base.threads import WorkerThread
 
 PASSWD = Path("/etc/passwd")
 _UID = re.compile("[0-9]{1,10}")
@@ -42,9 +44,7 @@ class UserNames:
         self._in_file: Mapping[int, str] = {}
         self._answers: dict[int, str | None] = {}
         self._requested_s: dict[int, float] = {}
-        self._requests: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._all_answered = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = WorkerThread("user-names")
         self.known: Mapping[int, str] = {}
 
     def see(self, uids: Iterable[int]) -> Mapping[int, str]:
@@ -80,27 +80,19 @@ class UserNames:
             if requested_s is None and len(self._requested_s) >= _MAX_NAMES:
                 continue
             self._requested_s[uid] = now_s
-            self._all_answered.clear()
-            self._requests.put(uid)
+            self._thread.submit(partial(self._answer, self._look_up, uid))
             any_requested = True
         if any_requested:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._answer, args=(self._look_up,), name="user-names", daemon=True
-                )
-                self._thread.start()
-            self._all_answered.wait(_AT_ONCE_S)
+            all_answered = threading.Event()
+            self._thread.submit(all_answered.set)
+            all_answered.wait(_AT_ONCE_S)
 
-    def _answer(self, look_up: Callable[[int], str | None]) -> None:
-        while True:
-            uid = self._requests.get()
-            try:
-                self._answers[uid] = look_up(uid)
-            except Exception:
-                # Keep the known name: a directory service that is down has not renamed the user.
-                self._answers.setdefault(uid, None)
-            if self._requests.empty():
-                self._all_answered.set()
+    def _answer(self, look_up: Callable[[int], str | None], uid: int) -> None:
+        try:
+            self._answers[uid] = look_up(uid)
+        except Exception:
+            # Keep the known name: a directory service that is down has not renamed the user.
+            self._answers.setdefault(uid, None)
 
 
 def host_user_names(procfs: Path) -> UserNames:
