@@ -19,6 +19,7 @@ NAMES = (
     "agent_handoff",
     "sharing_scrape",
     "malformed",
+    "crowd",
     "viewers",
     "page",
     "fleet",
