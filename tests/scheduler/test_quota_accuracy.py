@@ -52,6 +52,19 @@ def test_an_idle_client_saves_up_little() -> None:
     assert simulation.billed_s(script) <= 0.25 * 4.0 + 0.5
 
 
+def test_a_client_that_waited_for_others_saves_up_half_a_minute_of_its_share_at_most() -> None:
+    """More would let it hold the GPU for minutes once the others leave."""
+    simulation = Simulation(SchedulerSettings(mode=Mode.SERIAL))
+    script, others = simulation.add(core=50), [simulation.add() for _ in range(5)]
+    simulation.run(10 * MINUTE_S)
+    assert simulation.billed_s(script) / (10 * MINUTE_S) < 0.25
+    for other in others:
+        simulation.leave(other)
+    before_s = simulation.billed_s(script)
+    simulation.run(MINUTE_S)
+    assert 0.5 * MINUTE_S + 5.0 < simulation.billed_s(script) - before_s < 0.5 * (MINUTE_S + 30.0) + 1.0
+
+
 def test_a_share_that_is_borrowed_is_given_back_at_once() -> None:
     simulation = Simulation(SchedulerSettings(mode=Mode.SERIAL, work_conserving=True))
     borrower = simulation.add(core=25)

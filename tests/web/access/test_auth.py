@@ -198,6 +198,23 @@ def test_origins_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     run(check())
 
 
+def test_origins_with_many_guesses_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the first nor the last that came is served until it has no more."""
+    release = threading.Event()
+    checked = slow_checks(monkeypatch, release)
+
+    async def check() -> None:
+        authenticator, origins = Authenticator(), ("192.0.2.66", "192.0.2.77")
+        guesses = [guess(authenticator, 8 * place + number, origins[place]) for place in (0, 1) for number in range(8)]
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*guesses)
+        numbers = [int(password.split()[1]) for password in checked]
+        assert all(abs(2 * sum(number < 8 for number in numbers[:count]) - count) <= 2 for count in range(17))
+
+    run(check())
+
+
 def test_the_pending_guesses_of_one_origin_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     slow_checks(monkeypatch, release)
