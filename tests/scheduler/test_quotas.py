@@ -117,6 +117,18 @@ def test_rules_match_by_pattern_and_the_first_that_says_something_wins() -> None
     assert from_rules(rules, "x", "y", 5) == QuotaValues()
 
 
+def test_the_rule_of_a_namespace_limits_the_class_of_nvshares_clients_there() -> None:
+    policy = Policy(SchedulerSettings())
+    gpu = policy.add_gpu("g", 0, 0.0)
+    lookup = LimitLookup([QuotaRule(namespace="students", quota=QuotaValues(sharing_class=SharingClass.BATCH))])
+    lookup.annotations = dict.fromkeys(
+        (("students", "pod"), ("staff", "pod")), QuotaValues(sharing_class=SharingClass.LATENCY)
+    )
+    student, member = (Client(id, gpu, pod="pod", namespace=name) for id, name in ((1, "students"), (2, "staff")))
+    assert lookup.enter(student, 0, 0).sharing_class is SharingClass.BATCH
+    assert lookup.enter(member, 0, 0).sharing_class is SharingClass.LATENCY
+
+
 def test_the_order_of_the_sources() -> None:
     sources = {
         "set_limit": QuotaValues(1, 11),

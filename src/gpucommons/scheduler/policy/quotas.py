@@ -104,13 +104,16 @@ def from_client(memory_limit_bytes: int, core_limit_percent: int) -> QuotaValues
 
 
 def from_rules(rules: Iterable[QuotaRule], pod: str, namespace: str, uid: int) -> QuotaValues:
-    memory: int | None = None
-    core: int | None = None
-    for rule in rules:
-        if rule.matches(pod, namespace, uid):
-            memory = rule.quota.memory_bytes if memory is None else memory
-            core = rule.quota.core_percent if core is None else core
-    return QuotaValues(memory, core)
+    return _first(rule.quota for rule in rules if rule.matches(pod, namespace, uid))
+
+
+def _first(quotas: Iterable[QuotaValues]) -> QuotaValues:
+    """Of each value, the first one that is given."""
+    found = list(quotas)
+    memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
+    core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
+    chosen = next((quota.sharing_class for quota in found if quota.sharing_class is not None), None)
+    return QuotaValues(memory, core, chosen)
 
 
 def decide(
@@ -240,11 +243,7 @@ class LimitLookup:
 
     def set_for(self, names: Iterable[str]) -> QuotaValues:
         """What an operator set for the first of these names that has a value."""
-        found = [self._set[name] for name in names if name in self._set]
-        memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
-        core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
-        chosen = next((quota.sharing_class for quota in found if quota.sharing_class is not None), None)
-        return QuotaValues(memory, core, chosen)
+        return _first(self._set[name] for name in names if name in self._set)
 
     def put(self, client: Client, limits: ClientLimits) -> None:
         """The limits of a program, which are looked up elsewhere."""
