@@ -86,7 +86,7 @@ def test_install_restart_update_and_uninstall(inside: BootedSystemd) -> None:
         line.split(":\t", 1) for line in inside.output("cat", f"/proc/{first}/status").splitlines() if ":\t" in line
     )
     assert status["Uid"].split()[0] != "0"
-    assert int(status["CapEff"], 16) == 0
+    assert [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")] == [0] * 4
     program = inside.output("gpucommons", "--version", environment=ENVIRONMENT)
     assert program.startswith(f"gpucommons {__version__} ")
     assert "no request waits" in inside.output("gpucommons", "queue", environment=ENVIRONMENT)

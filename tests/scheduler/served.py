@@ -16,6 +16,7 @@ from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.quotas import QuotaRule
 from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, ReplyDecoder, SchedulerReply, Version, encode
+from gpucommons.scheduler.service.process_starts import recorded_starts
 from gpucommons.scheduler.service.server import SchedulerServer
 from waiting import until
 
@@ -47,7 +48,7 @@ class Served:
         self._loop.close()
 
     async def _start(self) -> SchedulerServer:
-        server = SchedulerServer(self._settings, self._rules)
+        server = SchedulerServer(self._settings, self._rules, starts=recorded_starts())
         await server.start()
         return server
 

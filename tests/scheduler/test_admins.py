@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -20,16 +20,11 @@ from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket
 from needs import needs_root
+from scheduler.peer_child import Peer, as_peer
 from scheduler.served import PRIVACY, control, serving
 from waiting import until
 
 OWN, OTHER, GROUP = 1500, 1501, 1
-
-
-class Peer(NamedTuple):
-    uid: int
-    gid: int
-    groups: tuple[int, ...] = ()
 
 
 # The agent runs as root here, or as OWN in the pure test.
@@ -111,18 +106,18 @@ def test_an_agent_without_rights_finds_namespaces_in_public_files() -> None:
     try:
         children = Path(f"/proc/{inside.pid}/task/{inside.pid}/children")
         (child,) = until(lambda: children.read_text().split(), "unshare has forked")
-
-        def look() -> None:
-            with pytest.raises(PermissionError):
-                os.stat(f"/proc/{parent}/ns/pid")
-            assert is_local(parent)
-            assert not is_local(int(child))
-            assert not is_local(0)
-
-        assert as_peer(Peer(OTHER, OTHER), look) == 0
+        as_peer(Peer(OTHER, OTHER), partial(find_namespaces, parent, int(child)))
     finally:
         os.kill(int(child), signal.SIGKILL)
         inside.wait(10)
+
+
+def find_namespaces(local: int, inside: int) -> None:
+    with pytest.raises(PermissionError):
+        os.stat(f"/proc/{local}/ns/pid")
+    assert is_local(local)
+    assert not is_local(inside)
+    assert not is_local(0)
 
 
 def send_frame(path: str) -> None:
@@ -150,11 +145,18 @@ def test_both_sockets_apply_it(peer: Peer, group: str, allowed: bool, send: Call
             def handled() -> None:
                 served.until(lambda reading: not reading.on or bool(reading.refusals))
 
-            assert as_peer(peer, lambda: send(served.path), handled) == 0
+            as_peer(peer, partial(send, served.path), handled)
             reading = served.reading()
             assert reading.on is not allowed
             assert reading.refusals.get("control_not_admin", 0) == (0 if allowed else 1)
             served.run(door.stop())
+
+
+def read_status(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(control_path(path))
+        connection.sendall(b'{"command": "status"}\n')
+        assert json.loads(connection.makefile("rb").readline()) == {"ok": True, "answer": "auto"}
 
 
 def test_every_user_may_read_the_status() -> None:
@@ -164,39 +166,6 @@ def test_every_user_may_read_the_status() -> None:
         with serving(Path(directory)) as served:
             door = ControlSocket(served.server, lambda reading: iter([f'"{reading.mode}"']), PRIVACY)
             served.run(door.start())
-
-            def read() -> None:
-                with socket.socket(socket.AF_UNIX) as connection:
-                    connection.connect(control_path(served.path))
-                    connection.sendall(b'{"command": "status"}\n')
-                    assert json.loads(connection.makefile("rb").readline()) == {"ok": True, "answer": "auto"}
-
-            assert as_peer(Peer(OTHER, OTHER), read) == 0
+            as_peer(Peer(OTHER, OTHER), partial(read_status, served.path))
             assert not served.reading().refusals
             served.run(door.stop())
-
-
-def as_peer(peer: Peer, function: Callable[[], None], meanwhile: Callable[[], None] = lambda: None) -> int:
-    """Runs the function in a child process with these credentials; returns its exit status.
-
-    The child stays until `meanwhile` has returned in this process.
-    """
-    ended, end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(end)
-            os.setgroups(peer.groups)
-            os.setgid(peer.gid)
-            os.setuid(peer.uid)
-            function()
-            os.read(ended, 1)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(ended)
-    try:
-        meanwhile()
-    finally:
-        os.close(end)
-    return os.waitpid(child, 0)[1]

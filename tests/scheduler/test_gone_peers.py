@@ -3,22 +3,30 @@
 The scheduler's loop waits while the program runs, so that it is always gone.
 """
 
+import errno
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from gpucommons.base.capabilities import CAP_PERFMON
 from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, Version, encode
-from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
+from gpucommons.scheduler.service import process_starts
+from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace, trace_of
 from gpucommons.scheduler.service.process_starts import ProcessStarts
-from needs import needs_root
+from needs import needs_program, needs_root
+from running import RunningAgent, running_agent
 from scheduler.served import Served, serving
+from users import as_user
 from waiting import until
 
 ROOT = PeerCredentials(pid=1, uid=0, gid=0)
@@ -127,8 +135,10 @@ def test_with_the_record_every_order_from_other_namespaces_is_refused(recorded: 
             assert order(recorded, place), "that of root in its shell is carried out, also after others"
 
 
-def test_the_record_says_where_a_process_started() -> None:
+def test_the_record_says_where_a_process_started(monkeypatch: pytest.MonkeyPatch) -> None:
     needs_root()
+    monkeypatch.setattr(process_starts, "_MIN_RING_BYTES", 16 << 10)
+    monkeypatch.setattr(process_starts, "_MAX_RING_BYTES", 16 << 10)
     try:
         starts = ProcessStarts()
     except OSError as error:
@@ -142,11 +152,14 @@ def test_the_record_says_where_a_process_started() -> None:
         )
         assert starts.was_local(int(entered.stdout)) is False
         first = ended("true")
-        # A ring holds 64 KiB of records of 144 bytes: these are more than all of them together.
-        for _ in range(16 * (os.cpu_count() or 1)):
+        # A ring holds 16 KiB of records of 144 bytes: these are more than all of them together.
+        for _ in range(4 * (os.cpu_count() or 1)):
             ended("sh", "-c", "for i in $(seq 40); do (:); done")
         assert starts.was_local(first) is None, "its record was overwritten"
-        assert starts.was_local(ended("true")) is True
+        last = ended("true")
+        assert starts.was_local(last) is True
+        ended("true")
+        assert starts.was_local(last) is True, "what was read is kept"
 
 
 def ended(*command: str) -> int:
@@ -205,7 +218,7 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     (tmp_path / "cgroup.procs").write_text("1\n")
     top = tmp_path.stat().st_ino
-    judge = GonePeers((tmp_path,), Path("/proc"), lambda pid: True)
+    judge = GonePeers(None, (tmp_path,), Path("/proc"), lambda pid: True)
     assert judge.was_local_root(ROOT, PeerTrace(True, True, top), 0.0)
     for peer, trace in (
         (ROOT._replace(uid=1000), PeerTrace(True, True, top)),
@@ -218,3 +231,83 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     judge.note_foreign(PeerTrace(False, True, top), 20.0)
     assert not judge.was_local_root(ROOT, PeerTrace(True, True, top), 100.0)
     assert judge.was_local_root(ROOT, PeerTrace(True, True, top), 700.0)
+
+
+class Refusing:
+    """The socket of a peer whose pidfd the kernel does not give."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def getsockopt(self, *_: object) -> bytes:
+        raise OSError(self._code, os.strerror(self._code))
+
+
+@pytest.mark.parametrize(
+    ("code", "lives", "has_ended"),
+    [
+        (errno.ESRCH, True, True),
+        (errno.EINVAL, True, True),
+        (errno.ENOPROTOOPT, True, False),
+        (errno.ENOPROTOOPT, False, True),
+        (errno.EMFILE, True, False),
+    ],
+)
+def test_older_kernels_say_in_other_ways_that_a_peer_has_ended(code: int, lives: bool, has_ended: bool) -> None:
+    """Linux 6.5 to 6.14 refuse with EINVAL; older ones have no SO_PEERPIDFD."""
+    pid = os.getpid() if lives else ended("true")
+    assert trace_of(cast(socket.socket, Refusing(code)), pid) == PeerTrace(has_ended)
+
+
+UID = 61_501
+
+
+@pytest.fixture(name="confined")
+def _confined() -> Iterator[tuple[RunningAgent, str]]:
+    """An agent with a user of its own and the capability of the systemd unit, and its socket."""
+    needs_root()
+    needs_program("setpriv")
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        os.chown(directory, UID, UID)
+        os.chmod(directory, 0o711)
+        path = f"{directory}/scheduler.sock"
+        own = {"STATE_DIRECTORY": directory, "RUNTIME_DIRECTORY": directory, "GPUCOMMONS_SCHEDULER_SOCKET": path}
+        off = {"GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": "", "GPUCOMMONS_LEASES_ENABLED": "false"}
+        prefix = as_user(UID, "perfmon")
+        with running_agent("--scheduler", environment={**own, **off}, prefix=prefix) as agent:
+            if any("are not recorded" in line for line in agent.lines):
+                pytest.skip("perf events are not permitted here")
+            yield agent, path
+
+
+def test_the_confined_service_decides_by_the_record_and_keeps_no_right_to_it(
+    confined: tuple[RunningAgent, str],
+) -> None:
+    agent, path = confined
+    pid = agent.process.pid
+    perfmon = 1 << CAP_PERFMON
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        status = (task / "status").read_text()
+        held = {line.split()[0]: int(line.split()[1], 16) for line in status.splitlines() if line.startswith("Cap")}
+        assert not any(held[name] & perfmon for name in ("CapInh:", "CapPrm:", "CapEff:", "CapAmb:")), held
+    frame = encode(2, MessageType.SCHED_OFF, id=CONTROL_ID).hex()
+    send = [sys.executable, "-S", "-c", SEND, path, frame]
+
+    def orders(*prefix: str) -> None:
+        """They are gone before the agent looks."""
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(5):
+                subprocess.run([*prefix, *send], check=True, timeout=20)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def obeyed() -> int:
+        return sum("SCHED_OFF by uid 0" in line for line in agent.lines)
+
+    for count in (1, 2):
+        orders("unshare", "--user", "--map-root-user")
+        orders("unshare", "--pid", "--fork")
+        orders()
+        until(lambda count=count: obeyed() >= 5 * count, "root's orders are carried out")  # type: ignore[misc]
+    assert obeyed() == 10, "and no other"

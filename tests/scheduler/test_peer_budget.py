@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from gpucommons.scheduler.policy.state import Mode
 from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
 from needs import needs_root
+from scheduler.peer_child import Peer, as_peer
 from scheduler.served import PRIVACY, Scripted, Served, control, serving
-from scheduler.test_admins import Peer, as_peer
 from waiting import until
 
 USER = Peer(1501, 1501)
@@ -106,37 +107,47 @@ def registered(path: str) -> Scripted | None:
         return None
 
 
+def exceed_three(path: str) -> list[Scripted]:
+    clients = [Scripted(path).register() for _ in range(3)]
+    assert Scripted(path).closed()
+    clients.pop().close()
+    until(lambda: registered(path), "there is room for another")
+    clients[0].ask().granted()
+    return clients
+
+
 def test_one_user_has_a_limited_number_of_connections() -> None:
     needs_root()
     with served_to_all(max_connections_per_uid=3) as served:
-
-        def crowd() -> None:
-            clients = [Scripted(served.path).register() for _ in range(3)]
-            assert Scripted(served.path).closed()
-            clients.pop().close()
-            until(lambda: registered(served.path), "there is room for another")
-            clients[0].ask().granted()
 
         def others() -> None:
             served.until(lambda reading: reading.disconnects.get("too_many_of_uid", 0) > 0)
             clients = [Scripted(served.path).register().ask() for _ in range(5)]
             assert all(client.granted() for client in clients), "root has no limit"
 
-        assert as_peer(USER, crowd, others) == 0
+        as_peer(USER, partial(exceed_three, served.path), others)
+
+
+def crowd(path: str) -> list[Scripted]:
+    """Registers until it is refused, and then holds as many silent connections as it gets."""
+    clients = [one for _ in range(100) if (one := registered(path))]
+    assert len(clients) == 76, "of 80 slots, 2 are for root and 2 for new owners"
+    clients[0].ask().granted()
+    return clients + stay_silent(path)
+
+
+def stay_silent(path: str) -> list[Scripted]:
+    return [Scripted(path) for _ in range(60)]
+
+
+def register(path: str) -> Scripted:
+    return Scripted(path).register()
 
 
 def test_a_full_table_keeps_out_neither_root_nor_a_new_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     needs_root()
-    monkeypatch.setattr("gpucommons.scheduler.service.server.MAX_CLIENTS", 40)
+    monkeypatch.setattr("gpucommons.scheduler.service.server.MAX_CLIENTS", 80)
     with served_to_all(max_connections_per_uid=4096) as served:
-
-        def crowd() -> None:
-            """Registers until it is refused, and then holds as many silent connections as it gets."""
-            clients = [one for _ in range(60) if (one := registered(served.path))]
-            assert 30 < len(clients) < 40
-            silent = [Scripted(served.path) for _ in range(60)]
-            meanwhile.append(silent)
-            clients[0].ask().granted()
 
         def others() -> None:
             served.until(lambda reading: sum(row.standing == "running" for row in reading.clients) == 1)
@@ -144,26 +155,26 @@ def test_a_full_table_keeps_out_neither_root_nor_a_new_owner(monkeypatch: pytest
             served.until(lambda reading: not reading.on)
             assert request(served.path)["ok"], "the status is answered"
             assert request(served.path, "on")["ok"]
-            newcomer = Scripted(served.path).register("new").ask().granted()
-            assert as_peer(Peer(1502, 1502), lambda: newcomers.append(Scripted(served.path).register())) == 0
+            newcomer = Scripted(served.path)
+            as_peer(Peer(1501, 1501), partial(stay_silent, served.path))
+            newcomer.register("new").ask().granted()
+            as_peer(Peer(1502, 1502), partial(register, served.path))
             newcomer.close()
 
-        meanwhile: list[object] = []
-        newcomers: list[object] = []
-        assert as_peer(Peer(1501, 1501), crowd, others) == 0
+        as_peer(Peer(1501, 1501), partial(crowd, served.path), others)
+
+
+def ask_often(path: str) -> None:
+    answers = [request(path) for _ in range(200)]
+    assert answers[0]["ok"]
+    refused = [answer for answer in answers if not answer["ok"]]
+    assert refused[0]["error"] == "too many requests: at most 10 a second for each user"
 
 
 def test_a_user_that_asks_too_often_is_refused_and_root_is_not() -> None:
     needs_root()
     with served_to_all() as served:
-
-        def ask_often() -> None:
-            answers = [request(served.path) for _ in range(200)]
-            assert answers[0]["ok"]
-            refused = [answer for answer in answers if not answer["ok"]]
-            assert refused[0]["error"] == "too many requests: at most 10 a second for each user"
-
-        assert as_peer(USER, ask_often) == 0
+        as_peer(USER, partial(ask_often, served.path))
         assert all(request(served.path)["ok"] for _ in range(50))
 
 

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from gpucommons.owners.process_identity import identity_of
 from gpucommons.scheduler.protocol.wire import MessageType, encode
 from gpucommons.sources.host.process_details import ProcessDetailsReader
 from needs import needs_root
+from scheduler.peer_child import Peer, as_peer
 from scheduler.served import serving
-from scheduler.test_admins import Peer, as_peer
 from waiting import until
 
 ALICE, AGENT = 1501, 1500
@@ -81,15 +82,15 @@ def test_without_rights_they_are_one_owner_as_well() -> None:
     """The service has no capability: it may not open the namespaces of other users' processes."""
     needs_root()
     with in_namespace(20) as made, joined(made, 3) as first, joined(made, 19) as second:
+        as_peer(Peer(AGENT, AGENT), partial(find_owners, first, second))
 
-        def look() -> None:
-            with pytest.raises(PermissionError):
-                os.stat(f"/proc/{first}/ns/user")
-            assert owner(first) == owner(second)
-            assert owner(first) != f"uid:{FIRST_SUBORDINATE + 3}"
-            assert owner(os.getpid()) == f"uid:{AGENT}"
 
-        assert as_peer(Peer(AGENT, AGENT), look) == 0
+def find_owners(first: int, second: int) -> None:
+    with pytest.raises(PermissionError):
+        os.stat(f"/proc/{first}/ns/user")
+    assert owner(first) == owner(second)
+    assert owner(first) != f"uid:{FIRST_SUBORDINATE + 3}"
+    assert owner(os.getpid()) == f"uid:{AGENT}"
 
 
 def test_a_namespace_that_root_made_is_an_owner_of_its_own() -> None:

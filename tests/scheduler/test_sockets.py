@@ -15,8 +15,8 @@ import pytest
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.scheduler.policy.state import Mode
 from gpucommons.scheduler.protocol.wire import MessageType
+from scheduler.peer_child import Peer, as_peer
 from scheduler.served import Scripted, Served, control, serving
-from scheduler.test_admins import Peer, as_peer
 
 T = MessageType
 NOBODY = 65534
@@ -105,7 +105,7 @@ def test_without_the_right_to_create_it_the_second_is_left_out_with_one_line() -
         # One that is missing; and one of root's, where a scheduler of root's is served.
         with serving_both(directory) as (_, served_by_root):
             for second in (str(directory / "missing" / "s.sock"), served_by_root):
-                assert as_peer(Peer(NOBODY, NOBODY), partial(serve_first_alone, directory / "mine", second)) == 0
+                as_peer(Peer(NOBODY, NOBODY), partial(serve_first_alone, directory / "mine", second))
 
 
 def serve_first_alone(directory: Path, second: str) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
 from needs import needs_root
 from open_folder import open_folder
+from scheduler.peer_child import Peer, as_peer
 from scheduler.served import PRIVACY, Scripted, Served, serving
-from scheduler.test_admins import GROUP, Peer, as_peer
+from scheduler.test_admins import GROUP
 from scheduler.test_peer_budget import request
 
 # Where the administrator hides the names of others.
@@ -39,32 +41,27 @@ def served_to(privacy: Privacy = PRIVACY, document: Document = turn_pieces, grou
 def with_client_of(peer: Peer, pod: str, served: Served, meanwhile: Callable[[], None]) -> None:
     """A client of this user is connected and requests a turn while `meanwhile` runs."""
     count = len(served.reading().clients)
-    clients = []
-
-    def connect() -> None:
-        clients.append(Scripted(served.path).register(pod, "ml").ask())
 
     def connected() -> None:
         served.until(lambda reading: len(reading.clients) > count)
         meanwhile()
 
-    assert as_peer(peer, connect, connected) == 0
+    as_peer(peer, partial(connect, served.path, pod), connected)
+
+
+def connect(path: str, pod: str) -> Scripted:
+    return Scripted(path).register(pod, "ml").ask()
 
 
 def seen_by(viewer: Peer, served: Served) -> Any:
     """The document of `status` as this user gets it."""
-    reader, writer = os.pipe()
-
-    def look() -> None:
-        with os.fdopen(writer, "w") as output:
-            json.dump(request(served.path), output)
-
-    assert as_peer(viewer, look) == 0
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        reply = json.load(answer)
+    reply = json.loads(as_peer(viewer, partial(look, served.path)))
     assert reply["ok"], reply
     return reply["answer"]
+
+
+def look(path: str) -> str:
+    return json.dumps(request(path))
 
 
 def of_two(served: Served, viewer: Peer) -> Any:

@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpucommons import __version__
 from gpucommons.agent.faces import api_of, dialects_of, lacks_api_socket, web_server
@@ -22,15 +23,20 @@ from gpucommons.model.snapshot import AgentReading, Snapshot
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 
+if TYPE_CHECKING:
+    from gpucommons.scheduler.service.process_starts import ProcessStarts
+
 log = logging.getLogger(__name__)
 
 
 class Agent:
     """`bind` opens the listeners, `begin` starts sampling, `stop` ends both."""
 
-    def __init__(self, settings: Settings, scenario: Scenario | None = None) -> None:
+    def __init__(
+        self, settings: Settings, scenario: Scenario | None = None, starts: "ProcessStarts | None" = None
+    ) -> None:
         self.scenario = None if scenario is None else scenario.name
-        parts = Parts(settings, scenario)
+        parts = Parts(settings, scenario, starts)
         own = AgentReader(__version__, self._complete)
         sources, derive = agent_sources(
             settings, parts.scenario, parts.sources(), own, gpm=parts.gpm, idle_before=parts.idle.idle_before

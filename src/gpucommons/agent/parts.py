@@ -23,6 +23,7 @@ from gpucommons.sources.source import Source
 if TYPE_CHECKING:
     from gpucommons.agent.sharing.pausing import Enforcer, Enforcing
     from gpucommons.agent.sharing.sharing import Sharing
+    from gpucommons.scheduler.service.process_starts import ProcessStarts
     from gpucommons.simulation.shared_lab import SharedLab
 
 
@@ -47,10 +48,11 @@ class Parts:
     - `kubernetes`: the device plugin and the reports of GPU faults.
     - problems as messages to the webhook.
 
+    `starts` is for the scheduler: the record of starts of processes, which only a privileged process can open.
     `scenario` is what is simulated: in a lab that shares GPUs, its programs are paused as the scheduler decides.
     """
 
-    def __init__(self, settings: Settings, scenario: Scenario | None) -> None:
+    def __init__(self, settings: Settings, scenario: Scenario | None, starts: "ProcessStarts | None" = None) -> None:
         """Raises ConfigError if settings contradict each other."""
         check_parking(settings.parking, settings.scheduler)
         check_slurm(settings)
@@ -59,7 +61,7 @@ class Parts:
         self.scenario = scenario if lab is None else lab.scenario
         self.gpm = GpmAccess()
         self.accounts = Accounts(settings, name)
-        self.sharing = _sharing(settings, scenario, lab, self.gpm)
+        self.sharing = _sharing(settings, scenario, lab, self.gpm, starts)
         self.enforcing = _enforcing(settings, scenario, self.sharing)
         self.leasing = self._leasing(settings, lab)
         self.idle = self._idle(settings, name)
@@ -107,13 +109,17 @@ def _shared_lab(settings: Settings, scenario: Scenario | None) -> "SharedLab | N
 
 
 def _sharing(
-    settings: Settings, scenario: Scenario | None, lab: "SharedLab | None", gpm: GpmAccess
+    settings: Settings,
+    scenario: Scenario | None,
+    lab: "SharedLab | None",
+    gpm: GpmAccess,
+    starts: "ProcessStarts | None",
 ) -> "Sharing | None":
     if lab is None and (scenario is not None or not settings.scheduler.is_used):
         return None
     from gpucommons.agent.sharing.sharing import sharing_part, simulated_sharing
 
-    return sharing_part(settings, gpm) if lab is None else simulated_sharing(settings, lab)
+    return sharing_part(settings, gpm, starts) if lab is None else simulated_sharing(settings, lab)
 
 
 def _enforcing(settings: Settings, scenario: Scenario | None, sharing: "Sharing | None") -> "Enforcing | None":

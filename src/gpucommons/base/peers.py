@@ -200,8 +200,11 @@ class Slots:
     def registers(self, registered: int, of_owner: int) -> bool:
         return registered <= self._for_clients(of_owner)
 
+    def is_few(self, of_owner: int) -> bool:
+        return of_owner <= _FEW
+
     def _for_clients(self, of_owner: int) -> int:
-        return self._total - (1 if of_owner <= _FEW else 2) * self._for_root
+        return self._total - (1 if self.is_few(of_owner) else 2) * self._for_root
 
 
 class ConnectionCaps:

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpucommons.base.capabilities import CAP_PERFMON, drop_capability
 from gpucommons.base.text import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
@@ -18,6 +20,7 @@ from gpucommons.cli.output import has_live_line, show_error
 if TYPE_CHECKING:
     from gpucommons.agent.agent import Agent
     from gpucommons.model.snapshot import Snapshot
+    from gpucommons.scheduler.service.process_starts import ProcessStarts
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +85,26 @@ def up(
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)
     return_freed_memory()
-    uvloop.run(_run(Agent(settings, scenario), shares=settings.scheduler.share_programs != "off"))
+    # Before the first thread, which would keep the capability that this needs.
+    starts = _recorded_starts() if settings.scheduler.enabled and scenario is None else None
+    if sys.platform == "linux":
+        _drop_privilege()
+    agent = Agent(settings, scenario, starts)
+    uvloop.run(_run(agent, shares=settings.scheduler.share_programs != "off"))
+
+
+def _recorded_starts() -> "ProcessStarts | None":
+    from gpucommons.scheduler.service.process_starts import recorded_starts
+
+    return recorded_starts()
+
+
+def _drop_privilege() -> None:
+    """The service has CAP_PERFMON only to open the record of starts; it must not be able to profile other processes."""
+    try:
+        drop_capability(CAP_PERFMON)
+    except OSError as error:
+        log.warning("CAP_PERFMON cannot be given up: %s", error)
 
 
 def _share_scope(simulate: str | None) -> str:

@@ -36,6 +36,7 @@ from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
+from gpucommons.scheduler.service.process_starts import ProcessStarts
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread
@@ -122,7 +123,7 @@ log = logging.getLogger(__name__)
 _SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_residence_s=30.0)
 
 
-def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
+def sharing_part(settings: Settings, gpm: GpmAccess, starts: ProcessStarts | None) -> "Sharing":
     """The scheduler: a source of turns, a service for clients, an observer of the GPUs."""
     check_scheduler(settings.scheduler)
     programs = _program_sharing(settings)
@@ -133,6 +134,7 @@ def sharing_part(settings: Settings, gpm: GpmAccess) -> "Sharing":
         privacy=_privacy(settings),
         sharing=programs,
         meter=ActivityMeter(gpm),
+        starts=starts,
         control=_control_sockets(settings.scheduler),
     )
     return Sharing(

@@ -73,7 +73,7 @@ class Connection:
         pid, uid, _ = self.credentials
         self.process = look_at(pid)
         # Read afterwards: what belongs to a process that has ended may be that of another with its pid.
-        self.trace = trace_of(peer) if uid == 0 else PeerTrace(has_ended=False)
+        self.trace = trace_of(peer, pid) if uid == 0 else PeerTrace(has_ended=False)
         if self.trace.has_ended:
             self.process = PeerProcess()
         self.accounts = accounts_of(uid, self.process)

@@ -3,11 +3,12 @@
 nvsharectl and xpusharectl send one frame and exit: often they are gone before a file of theirs in procfs can be read,
 and what showed their namespaces is gone with them. Two ways are left.
 
-An agent with CAP_PERFMON has a record of the namespaces in which processes started (process_starts.py). It decides as
-procfs would have: root in our user and pid namespace is obeyed, and no other. A process that is not in the record is
-refused: it started before the record reaches back, unlike a command that a shell just ran.
+An agent that had CAP_PERFMON at its start has a record of the namespaces in which processes started
+(process_starts.py). It decides as procfs would have: root in our user and pid namespace is obeyed, and no other. A
+process that is not in the record is refused: it started before the record reaches back, unlike a command that a shell
+just ran.
 
-An agent without that capability decides by what the kernel keeps with the connection:
+An agent without the record decides by what the kernel keeps with the connection:
 
 - its uid in our user namespace. Root of a user namespace that a user made has the uid of that user, and is refused;
 - the network namespace in which it connected (SO_NETNS_COOKIE). One in another is refused: most containers;
@@ -22,8 +23,8 @@ other pid or user namespaces without a cgroup of their own: before it is gone it
 after it.
 """
 
+import errno
 import fcntl
-import logging
 import os
 import signal
 import socket
@@ -37,12 +38,12 @@ from gpucommons.base.peers import is_local
 from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.scheduler.service.process_starts import ProcessStarts
 
-log = logging.getLogger(__name__)
-
 _SO_NETNS_COOKIE: Final = 71
 _SO_PEERPIDFD: Final = 77
 _COOKIE_BYTES: Final = 8
 _DESCRIPTOR: Final = struct.Struct("i")
+# Of SO_PEERPIDFD: EINVAL until Linux 6.14.
+_PROCESS_HAS_ENDED: Final = (errno.ESRCH, errno.EINVAL)
 # linux/pidfd.h: PIDFD_GET_INFO, its first 64 bytes, and the bits that request the cgroup, also of a process that ended.
 _GET_INFO: Final = 0xC040FF0B
 _INFO: Final = struct.Struct("QQ48x")
@@ -66,14 +67,14 @@ class PeerTrace(NamedTuple):
     cgroup: int | None = None
 
 
-def trace_of(peer: socket.socket) -> PeerTrace:
-    """Reads it. Where the kernel has no SO_PEERPIDFD, the process counts as alive: procfs decides."""
+def trace_of(peer: socket.socket, pid: int) -> PeerTrace:
+    """Reads it. Where the kernel has no SO_PEERPIDFD (before Linux 6.5), a process that procfs lists has not ended."""
     try:
         descriptor = _DESCRIPTOR.unpack(peer.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _DESCRIPTOR.size))[0]
-    except ProcessLookupError:
-        return PeerTrace(has_ended=True)
-    except OSError:
-        return PeerTrace(has_ended=False)
+    except OSError as error:
+        if error.errno == errno.ENOPROTOOPT:
+            return PeerTrace(has_ended=not os.path.exists(f"/proc/{pid}"))
+        return PeerTrace(has_ended=error.errno in _PROCESS_HAS_ENDED)
     try:
         return PeerTrace(_has_ended(descriptor), _same_network(peer), _cgroup_of(descriptor))
     finally:
@@ -121,17 +122,17 @@ def _cgroup_of(descriptor: int) -> int | None:
 class GonePeers:
     """Judges peers that have ended. `is_local` is whether a process is in our namespaces.
 
-    `starts` is the record of starts, None where the agent may not have it.
+    `starts` is the record of starts, None where the agent may not have it. It is closed with this.
     """
-
-    starts: ProcessStarts | None = None
 
     def __init__(
         self,
+        starts: ProcessStarts | None = None,
         cgroupfs: tuple[Path, ...] = _CGROUPFS,
         procfs: Path = Path("/proc"),
         is_local: Callable[[int], bool] = is_local,
     ) -> None:
+        self.starts = starts
         self._cgroupfs = cgroupfs
         self._procfs = procfs
         self._is_local = is_local
@@ -167,13 +168,6 @@ class GonePeers:
             self._verdicts = {trace.cgroup: (verdict, now + _VERDICT_S)}
         # Again: one may have connected meanwhile.
         return verdict and now - self._foreign.get(trace.cgroup, -_REMEMBERED_S) >= _REMEMBERED_S
-
-    def open_record(self) -> None:
-        """From now on the starts of processes are recorded, where the agent may."""
-        try:
-            self.starts = ProcessStarts()
-        except OSError as error:
-            log.info("the namespaces of processes that have ended are not recorded: %s", error.strerror or error)
 
     def close_record(self) -> None:
         if self.starts is not None:

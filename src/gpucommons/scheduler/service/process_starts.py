@@ -3,18 +3,24 @@
 The kernel's perf events write a record whenever a process or thread starts, and whenever one enters another namespace
 (PERF_RECORD_NAMESPACES, from Linux 4.12 on), before the process goes on. The records lie in one ring for each CPU, the
 newest overwrites the oldest, and nothing is read until a process is asked about: a start costs the kernel some
-microseconds, and the agent nothing. A ring holds about 400 starts.
+microseconds, and the agent nothing. A ring holds 450 to 1,800 starts, and all of them together at least 1,800.
 
-This needs CAP_PERFMON (root has it). Where it is missing, and where seccomp forbids the call, there are no records.
+To open the rings takes CAP_PERFMON (root has it), to read them takes no right: the agent opens them before its first
+thread starts, and gives the capability up. Where it is missing, and where seccomp forbids the call, there are no
+records.
 """
 
 import ctypes
+import logging
 import mmap
 import os
 import platform
 import struct
+import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Self
+
+log = logging.getLogger(__name__)
 
 _SYSCALLS: Final = {"x86_64": 298, "aarch64": 241}
 # linux/perf_event.h
@@ -38,27 +44,43 @@ _LINK: Final = struct.Struct("QQ")
 _LINKS: Final = (3, 4)
 _TIME: Final = struct.Struct("Q")
 _HEAD_AT: Final = 1024
-_RING_BYTES: Final = 64 * 1024
+_MIN_RING_BYTES, _MAX_RING_BYTES, _ALL_RINGS_BYTES = 64 << 10, 256 << 10, 4 << 20
+# The oldest bytes of a full ring may be under way to be overwritten.
+_UNSETTLED_BYTES: Final = 4096
+_MAX_KNOWN: Final = 10_000
 _ONLINE: Final = "/sys/devices/system/cpu/online"
 
 
 class _Start(NamedTuple):
     """A process started, or entered other namespaces."""
 
+    pid: int
     time_ns: int
     namespaces: tuple[int, int]
 
 
+class _Known(NamedTuple):
+    """What is recorded of a pid. `is_local`: in our namespaces all the time since then."""
+
+    since_ns: int
+    is_local: bool
+
+
 class ProcessStarts:
-    """The rings of all CPUs, from now on."""
+    """The rings of all CPUs, from now on. For one thread at a time."""
 
     def __init__(self) -> None:
         """Raises OSError where the kernel does not give the records."""
         self._own = _own_namespaces()
         self._online = _online()
         self._rings: list[_Ring] = []
+        # What was read from the rings, by pid; the oldest first.
+        self._known: dict[int, _Known] = {}
+        self._complete_since_ns = 0
+        cpus = list(_cpus(self._online))
         try:
-            self._rings += map(_Ring, _cpus(self._online))
+            for cpu in cpus:
+                self._rings.append(_Ring(cpu, _ring_bytes(len(cpus))))
         except OSError:
             self.close()
             raise
@@ -82,27 +104,45 @@ class ProcessStarts:
         """
         if self._online != _online():
             return None
-        reads = [ring.starts_of(pid) for ring in self._rings]
-        starts = [start for starts, _ in reads for start in starts]
-        if not starts:
-            return None
-        if any(start.namespaces != self._own for start in starts):
-            return False
+        self._read_rings()
+        known = self._known.get(pid)
+        if known is None or not known.is_local:
+            return None if known is None else False
         # What it did later is known only if no ring has lost a record since it started.
-        reach_back_to_ns = max(oldest_ns for _, oldest_ns in reads)
-        return True if min(starts).time_ns >= reach_back_to_ns else None
+        return True if known.since_ns >= self._complete_since_ns else None
+
+    def _read_rings(self) -> None:
+        for ring in self._rings:
+            starts, complete_since_ns = ring.read_new()
+            self._complete_since_ns = max(self._complete_since_ns, complete_since_ns)
+            for start in starts:
+                is_local = start.namespaces == self._own
+                known = self._known.pop(start.pid, _Known(start.time_ns, is_local))
+                since_ns = min(known.since_ns, start.time_ns)
+                self._known[start.pid] = _Known(since_ns, known.is_local and is_local)
+        while len(self._known) > _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+
+def recorded_starts() -> ProcessStarts | None:
+    """The record from now on; None, with a line in the log, where the agent may not have it."""
+    try:
+        return ProcessStarts()
+    except OSError as error:
+        log.info("the namespaces of processes that have ended are not recorded: %s", error.strerror or error)
+        return None
 
 
 class _Ring:
     """The records of one CPU. The kernel writes backwards: the newest record is the first."""
 
-    def __init__(self, cpu: int) -> None:
+    def __init__(self, cpu: int, size: int) -> None:
+        self._size = size
+        self._read_until = 0
         self._descriptor = _open_event(cpu)
         try:
             # Without PROT_WRITE the kernel overwrites the oldest records.
-            self._map = mmap.mmap(
-                self._descriptor, mmap.PAGESIZE + _RING_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ
-            )
+            self._map = mmap.mmap(self._descriptor, mmap.PAGESIZE + size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         except OSError:
             os.close(self._descriptor)
             raise
@@ -111,36 +151,47 @@ class _Ring:
         self._map.close()
         os.close(self._descriptor)
 
-    def starts_of(self, pid: int) -> tuple[list[_Start], int]:
-        """What is recorded of the process, and since when no record is missing: 0 where the ring was never full."""
+    def read_new(self) -> tuple[list[_Start], int]:
+        """The starts since the last call, the oldest first, and since when no record is missing: 0 if none was lost."""
         head = self._head()
-        newest = -head % _RING_BYTES
-        data = self._map[mmap.PAGESIZE :]
-        data = data[newest:] + data[:newest]
+        unread = head - self._read_until
+        data = self._newest(head, min(unread, self._size))
         # What the kernel wrote meanwhile has replaced the oldest records in our copy.
-        written = self._head()
-        is_full = written > _RING_BYTES
-        end = _RING_BYTES - (written - head) if is_full else head
+        end = min(unread, self._size - _UNSETTLED_BYTES - (self._head() - head))
+        self._read_until = head
         starts: list[_Start] = []
         at = 0
         while at + _RECORD.size <= end:
-            kind, size, record_pid, thread = _RECORD.unpack_from(data, at)
+            kind, size, pid, thread = _RECORD.unpack_from(data, at)
             if size < _RECORD.size or at + size > end:
                 break
-            if record_pid == pid == thread and kind == _RECORD_NAMESPACES:
-                starts.append(_start(data[at : at + size]))
+            if kind == _RECORD_NAMESPACES and pid == thread:
+                starts.append(_start(pid, data[at : at + size]))
             at += size
-        oldest_ns = _TIME.unpack_from(data, at - _TIME.size)[0] if is_full and at else 0
-        return starts, oldest_ns
+        starts.reverse()
+        if at == unread:
+            return starts, 0
+        return starts, _TIME.unpack_from(data, at - _TIME.size)[0] if at else time.monotonic_ns()
+
+    def _newest(self, head: int, count: int) -> bytes:
+        begin = mmap.PAGESIZE + -head % self._size
+        first = self._map[begin : begin + count]
+        return first + self._map[mmap.PAGESIZE : mmap.PAGESIZE + count - len(first)]
 
     def _head(self) -> int:
         """How many bytes were written until now."""
         return int(-_TIME.unpack_from(self._map, _HEAD_AT)[0] % 2**64)
 
 
-def _start(record: bytes) -> _Start:
+def _ring_bytes(cpus: int) -> int:
+    """A power of two. The kernel gives every user 512 KiB for each CPU (perf_event_mlock_kb)."""
+    share = 1 << (_ALL_RINGS_BYTES // cpus).bit_length() - 1
+    return min(max(share, _MIN_RING_BYTES), _MAX_RING_BYTES)
+
+
+def _start(pid: int, record: bytes) -> _Start:
     pid_namespace, user_namespace = (_LINK.unpack_from(record, _LINKS_AT + _LINK.size * link)[1] for link in _LINKS)
-    return _Start(_TIME.unpack(record[-_TIME.size :])[0], (pid_namespace, user_namespace))
+    return _Start(pid, _TIME.unpack(record[-_TIME.size :])[0], (pid_namespace, user_namespace))
 
 
 def _open_event(cpu: int) -> int:

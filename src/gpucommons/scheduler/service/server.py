@@ -50,6 +50,7 @@ from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Regi
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
+from gpucommons.scheduler.service.process_starts import ProcessStarts
 from gpucommons.scheduler.service.programs import Programs
 from gpucommons.scheduler.service.state_reader import ProcessNames, StateReader
 from gpucommons.scheduler.service.turn_loop import Measuring, PhaseMeter, TurnLoop
@@ -99,8 +100,12 @@ class SchedulerServer:
         *,
         sharing: ProgramSharing | None = None,
         meter: PhaseMeter | None = None,
+        starts: ProcessStarts | None = None,
     ) -> None:
-        """Without `sharing` no plain program takes part; without `meter` only utilisation is known."""
+        """Without `sharing` no plain program takes part; without `meter` only utilisation is known.
+
+        `starts` is the record of starts of processes, None where the agent may not have it. `stop` closes it.
+        """
         self.settings = settings
         self.policy = Policy(settings)
         self.disconnects: Counter[str] = Counter()
@@ -115,7 +120,7 @@ class SchedulerServer:
         self._full = "descriptors" if descriptors < MAX_CLIENTS else "too_many_clients"
         self._slots = Slots(min(MAX_CLIENTS, descriptors))
         self._per_owner: Counter[str] = Counter()
-        self._gone_peers = GonePeers()
+        self._gone_peers = GonePeers(starts)
         self._orders: deque[_Order] = deque()
         self._order_task: asyncio.Task[None] | None = None
         self._admins = Admins(os.geteuid())
@@ -160,13 +165,7 @@ class SchedulerServer:
         self._admins = Admins(os.geteuid(), group_id(self.settings.admin_group))
         self._loop = asyncio.get_running_loop()
         self._turns.start(self._loop)
-        # Before the first order can come.
-        self._gone_peers.open_record()
-        try:
-            self._listeners = listen_all(_client_sockets(self.settings))
-        except Exception:
-            self._gone_peers.close_record()
-            raise
+        self._listeners = listen_all(_client_sockets(self.settings))
         self._reserve = Reserve()
         for listener in self._listeners.values():
             self._loop.add_reader(listener.fileno(), self._accept, listener)
@@ -249,8 +248,18 @@ class SchedulerServer:
         if over:
             connection.close(f"too_many_of_{over}")
         elif not self._slots.takes(self._count_connections(), self._per_owner[connection.owner], connection.is_root):
-            # The connection that has been silent for longest is closed; it may be the new one itself.
-            next(iter(self._unregistered)).close(self._full)
+            self._make_room(connection)
+
+    def _make_room(self, newest: Connection) -> None:
+        """Closes the connection that has been silent for longest; it may be the new one itself.
+
+        An owner with many connections loses its own, and pushes out none that is about to register or to give an order.
+        """
+        is_new_owner = newest.is_root or self._slots.is_few(self._per_owner[newest.owner])
+        silent = (
+            self._unregistered if is_new_owner else (one for one in self._unregistered if one.owner == newest.owner)
+        )
+        next(iter(silent)).close(self._full)
 
     def _count_connections(self) -> int:
         return len(self._connections) + len(self._unregistered)
@@ -376,7 +385,7 @@ class SchedulerServer:
         """A frame of nvsharectl or xpusharectl. Orders are carried out in the order in which they came."""
         allowed = self.includes_admin(connection.socket, connection.process.is_local)
         order = _Order(connection.credentials, message, connection.trace, allowed)
-        if self._orders or (connection.trace.has_ended and not allowed):
+        if self._order_task is not None or (connection.trace.has_ended and not allowed):
             if len(self._orders) >= _MAX_WAITING_ORDERS:
                 self._orders.pop()
                 self.policy.refusals["control_not_admin"] += 1
@@ -387,20 +396,23 @@ class SchedulerServer:
             self._carry_out(order, now)
 
     async def _judge_orders(self) -> None:
-        """Orders of peers that have ended: what is known of them is looked up on another thread."""
+        """Orders of peers that have ended: what is known of them is looked up on another thread, for all at once."""
         while self._orders:
-            order = self._orders[0]
-            if not order.allowed:
-                judge = self._gone_peers.was_local_root
-                try:
-                    allowed = await asyncio.to_thread(judge, order.sender, order.trace, monotonic())
-                    order = order._replace(allowed=allowed)
-                except Exception as error:
-                    # The orders behind it must not wait for ever.
-                    self._log_once(error)
-            self._orders.popleft()
-            self._carry_out(order, monotonic())
+            waiting, self._orders = self._orders, deque()
+            judged = await asyncio.to_thread(lambda orders: list(map(self._judge, orders)), waiting)
+            for order in judged:
+                self._carry_out(order, monotonic())
         self._order_task = None
+
+    def _judge(self, order: "_Order") -> "_Order":
+        if order.allowed:
+            return order
+        try:
+            return order._replace(allowed=self._gone_peers.was_local_root(order.sender, order.trace, monotonic()))
+        except Exception as error:
+            # The orders behind it must not wait for ever.
+            self._log_once(error)
+            return order
 
     def _carry_out(self, order: "_Order", now: float) -> None:
         uid, message = order.sender.uid, order.message

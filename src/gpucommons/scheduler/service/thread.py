@@ -20,6 +20,7 @@ from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.exemptions import TrespassStanding
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
+from gpucommons.scheduler.service.process_starts import ProcessStarts
 from gpucommons.scheduler.service.server import ProgramSharing, SchedulerServer
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.turn_loop import PhaseMeter
@@ -45,6 +46,7 @@ class SchedulerThread:
         privacy: Privacy,
         sharing: ProgramSharing | None = None,
         meter: PhaseMeter | None = None,
+        starts: ProcessStarts | None = None,
         control: Sequence[str] = (),
     ) -> None:
         self._settings = settings
@@ -53,6 +55,7 @@ class SchedulerThread:
         self._rules = tuple(rules)
         self._sharing = sharing
         self._meter = meter
+        self._starts = starts
         self._control_paths = tuple(control)
         self._server: SchedulerServer | None = None
         self._control: ControlSocket | None = None
@@ -134,7 +137,9 @@ class SchedulerThread:
             self._thread.call(lambda: event(server))
 
     async def _open(self) -> None:
-        server = SchedulerServer(self._settings, self._rules, sharing=self._sharing, meter=self._meter)
+        server = SchedulerServer(
+            self._settings, self._rules, sharing=self._sharing, meter=self._meter, starts=self._starts
+        )
         control = ControlSocket(server, self._document, self._privacy, self._control_paths)
         try:
             await server.start()
