@@ -57,6 +57,17 @@ SUBJECTS: Final = (
     _subject("scheduler/corun/coruns", "scheduler/corun/test_coruns", "scheduler/test_classes"),
     _subject("scheduler/corun/accounts", "scheduler/corun/test_coruns", "scheduler/test_classes"),
     _subject("scheduler/policy/quotas", "scheduler/test_quotas"),
+    _subject("scheduler/policy/quota_bucket", "scheduler/test_quota_accuracy"),
+    _subject("scheduler/policy/core_limits", "scheduler/test_quota_accuracy", "scheduler/test_policy"),
+    _subject("scheduler/policy/evaluation", "scheduler/test_policy", "scheduler/test_policy_fairness"),
+    _subject("scheduler/parking/plan", "parking/test_plan", "parking/test_arrivals", "parking/test_expected"),
+    _subject("scheduler/parking/turns", "parking/test_turns", "parking/test_attained", "parking/test_plan"),
+    _subject("pauser/stopped", "pauser/test_stopped"),
+    _subject("pauser/release", "pauser/test_resume"),
+    _subject("pauser/counters", "pauser/test_counters"),
+    _subject("owners/slots", "holding/test_slots", "holding/test_allocations"),
+    _subject("owners/slot_states", "holding/test_slot_states", "holding/test_idle_periods"),
+    _subject("owners/allocations", "holding/test_allocations", "holding/test_ds01_rules"),
     _subject("rules/privacy", "rules/test_privacy"),
 )
 

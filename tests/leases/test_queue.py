@@ -274,9 +274,9 @@ def test_quotas_of_users_groups_and_hours() -> None:
     with pytest.raises(LeaseRefused, match="3 GPUs requested, and user chen has 0 of 2 GPUs"):
         asked(queue, CHEN, gpus=3)
     spent = opened(
-        whole(0), terms=LeaseTerms(quotas=(LeaseQuota("alice", hours=10),)), users=UserFacts({}, {"alice": 11})
+        whole(0), terms=LeaseTerms(quotas=(LeaseQuota("*", hours=10),)), users=UserFacts({}, {"alice": 10, "bob": 9.9})
     )
-    with pytest.raises(LeaseRefused, match=r"has used 11.0 of 10 GPU-hours in 30 days"):
+    with pytest.raises(LeaseRefused, match=r"has used 10.0 of 10 GPU-hours in 30 days"):
         asked(spent, ALICE)
     asked(spent, BOB)
 
