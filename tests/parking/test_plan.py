@@ -70,6 +70,14 @@ def test_a_lease_gets_a_gpu_that_idle_programs_alone_are_on() -> None:
     )
 
 
+def test_nothing_is_parked_for_several_gpus_unless_host_memory_holds_all_that_has_to_leave() -> None:
+    on_b = replace(IDLE, key="on-b", memory={"b": 40 * GIB})
+    claims = RoomClaims((RoomNeed(("a", "b"), None, 1.0, number=2),))
+    for available, parked in ((80 * GIB, ("notebook",)), (79 * GIB, ())):
+        host = HostMemory(128 * GIB, available + 128 * GIB // 10 + 1)
+        assert plan(TERMS, situation(IDLE, on_b, host=host, claims=claims)).park == parked
+
+
 def test_the_owner_may_park_a_busy_program_but_not_one_that_cannot_come_back() -> None:
     asked = replace(IDLE, idle_s=0.0, asked=True, resident_since_s=9.0)
     assert plan(TERMS, situation(asked)).park == ("notebook",)

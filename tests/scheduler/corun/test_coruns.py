@@ -145,6 +145,18 @@ def test_the_budget_allows_a_look_each_minute_and_four_in_the_first() -> None:
 # OwnerAccounts
 
 
+def test_a_new_program_of_an_owner_has_no_claim_to_the_time_before_it_came() -> None:
+    accounts: OwnerAccounts[str] = OwnerAccounts()
+    accounts.enter({"old": "alice"}, 0.0)
+    accounts.charge("alice", 100.0, ["old"])
+    accounts.enter({"old": "alice", "new": "alice"}, 100.0)
+    had = []
+    for _ in range(6):
+        had.append(accounts.next_client(["old", "new"], 0.1))
+        accounts.charge("alice", 1.0, had[-1:])
+    assert sorted(had) == ["new"] * 3 + ["old"] * 3
+
+
 def test_the_owner_that_has_had_least_is_next_and_a_newcomer_has_no_claim_to_the_past() -> None:
     accounts: OwnerAccounts[str] = OwnerAccounts()
     accounts.enter({"a": "ann"}, 0.0)
