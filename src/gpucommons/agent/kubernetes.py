@@ -48,18 +48,18 @@ class KubernetesPart:
         self._offered: tuple[OfferedDevice, ...] = ()
 
     def sources(self) -> list[Source]:
-        found = []
+        chosen = []
         if (plugin := self._plugin) is not None:
-            found.append(
+            chosen.append(
                 Source(
                     "device_plugin", "device_plugin", DevicePluginReading, plugin.read, runs_on="loop", run=plugin.run
                 )
             )
         if (reporter := self._reporter) is not None:
-            found.append(
+            chosen.append(
                 Source("node_faults", "node_faults", NodeFaultsReading, reporter.read, runs_on="loop", run=reporter.run)
             )
-        return found
+        return chosen
 
     def observe(self, snapshot: Snapshot) -> None:
         readings = snapshot.readings

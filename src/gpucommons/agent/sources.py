@@ -90,13 +90,13 @@ def with_attribution(
     """
     identities = ProcessIdentities(world.reader, world.view)
     commands = CommandLines(world.commands, identities)
-    found: list[Source] = []
+    attributed: list[Source] = []
     for source in sources:
         if source.feeds != "gpus":
-            found.append(source)
+            attributed.append(source)
             continue
-        found.append(replace(source, read=IdentifiedGpus(source.read, identities, world.users).read))
-        found.append(
+        attributed.append(replace(source, read=IdentifiedGpus(source.read, identities, world.users).read))
+        attributed.append(
             Source(
                 "command_lines",
                 "command_lines",
@@ -107,7 +107,7 @@ def with_attribution(
                 runs_on=source.runs_on,
             )
         )
-    return found, AttributionStage(identities, world.users, rules)
+    return attributed, AttributionStage(identities, world.users, rules)
 
 
 # Where this node's pods are read from, by the settings.

@@ -129,20 +129,20 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     document = reader.ask("job", {"id": id})
     if document is None:
         document = _own_job(reader, id)
-    found = document["job"]
+    job = document["job"]
     nodes = _nodes_of_job(reader, id, prometheus)
     document = {**document, "nodes": {name: asdict(use) for name, use in nodes.items()}} if nodes else document
-    if found is None and nodes and not as_json:
+    if job is None and nodes and not as_json:
         show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes)]))
         return
-    if found is None and not nodes:
+    if job is None and not nodes:
         hidden = document["hidden"]
         why = f", or it is another user's, which are {hidden['sentence']}" if hidden else ""
         raise NotFound(f"no job {id!r} in the ledger{why}: 'gpucommons report --by job' lists the jobs")
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines([*job_lines(found), *node_lines(nodes)]))
+        show(printable_lines([*job_lines(job), *node_lines(nodes)]))
 
 
 def _nodes_of_job(reader: Reader, id: str, prometheus: str | None) -> "dict[str, NodeUse]":

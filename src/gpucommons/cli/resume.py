@@ -57,20 +57,20 @@ def resume(
     backends: dict[str, PauseBackend] = {"freeze": Freeze()}
     if not isinstance(driver, Failure):
         backends["cuda"] = driver
-    found: list[Leftover] = []
+    leftovers: list[Leftover] = []
     notes: list[str] = []
     places = [(path, None) for path in record] if record else known_records(os.environ, os.geteuid())
     for path, owner in places:
-        _resume_record(path, owner, backends, pid, found, notes)
+        _resume_record(path, owner, backends, pid, leftovers, notes)
     if all_ and not isinstance(driver, Failure):
         place = record[0] if record else default_record(os.environ, os.geteuid())
-        _resume_lost(place, cuda_users(device_files), driver, backends, found, notes)
-    if pid is not None and not found:
-        found.append(_resume_one(pid, backends))
-    if isinstance(driver, Failure) and any(not left.is_resumed for left in found):
+        _resume_lost(place, cuda_users(device_files), driver, backends, leftovers, notes)
+    if pid is not None and not leftovers:
+        leftovers.append(_resume_one(pid, backends))
+    if isinstance(driver, Failure) and any(not left.is_resumed for left in leftovers):
         notes.append(driver.meaning)
-    show(indented(_document(found, notes)) if as_json else printable_lines(_lines(found, notes)))
-    if any(not left.is_resumed for left in found):
+    show(indented(_document(leftovers, notes)) if as_json else printable_lines(_lines(leftovers, notes)))
+    if any(not left.is_resumed for left in leftovers):
         raise typer.Exit(1)
 
 

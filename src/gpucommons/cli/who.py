@@ -228,23 +228,23 @@ def who(
     """Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner."""
     reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     document = reader.get("who", {"gpu": gpu, "user": user, "pid": None if pid is None else str(pid)})
-    found = document["who"]
-    if pid is not None and (found is None or not found["processes"]):
+    reading = document["who"]
+    if pid is not None and (reading is None or not reading["processes"]):
         hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
         raise NotFound(f"pid {pid} is not on a GPU now{hidden}; `gpucommons who` lists the processes that are")
-    if user is not None and (found is None or not found["processes"]):
+    if user is not None and (reading is None or not reading["processes"]):
         hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
         raise NotFound(f"no user {user!r} on a GPU{hidden}; `gpucommons who` lists the users that are")
     if as_json or format is Format.JSON:
         show(indented(document))
-    elif found is None:
+    elif reading is None:
         show_line(missing(reader.get("snapshot")))
     elif format is not Format.TABLE:
-        show(exact_who(found).rendered(format))
+        show(exact_who(reading).rendered(format))
     elif pid is not None:
-        show(explain(found, document["explanations"]))
+        show(explain(reading, document["explanations"]))
     else:
-        show_lines(who_lines(found, reader.get("gpus")["gpus"], terminal_width()))
+        show_lines(who_lines(reading, reader.get("gpus")["gpus"], terminal_width()))
         turns = reader.get("turns")["turns"]
         if turns is not None and user is None and gpu is None:
             show(printable_lines(parked_lines(turns)))

@@ -208,7 +208,7 @@ _Layer = dict[str, tuple[Any, str]]
 
 
 def _from_file(toml: TomlFile, by_path: Mapping[str, Key]) -> _Layer:
-    found: _Layer = {}
+    layer: _Layer = {}
     mistakes: list[ConfigError] = []
     free = dict(free_sections())
     for section, table in toml.document.items():
@@ -223,14 +223,14 @@ def _from_file(toml: TomlFile, by_path: Mapping[str, Key]) -> _Layer:
             try:
                 with toml.at(section, name):
                     key = _known(f"{section}.{name}", by_path)
-                    found[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
+                    layer[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
             except ConfigError as error:
                 mistakes.append(error)
     if mistakes:
         first, *more = mistakes
         first.more = tuple(more)
         raise first
-    return found
+    return layer
 
 
 def _known(path: str, by_path: Mapping[str, Key]) -> Key:
@@ -245,10 +245,10 @@ def _known(path: str, by_path: Mapping[str, Key]) -> Key:
 
 def _free_from_file(toml: TomlFile) -> dict[str, dict[str, Any]]:
     """The rows of every free section, each checked like a section."""
-    found: dict[str, dict[str, Any]] = {}
+    sections: dict[str, dict[str, Any]] = {}
     for section, row_type in free_sections():
         table = toml.document.get(section, {})
-        found[section] = {}
+        sections[section] = {}
         for name, row in table.items() if isinstance(table, dict) else ():
             where = f"'{section}.{name}'"
             by_name = {key.name: key for key in keys_of(f"{section}.{name}", row_type)}
@@ -262,31 +262,31 @@ def _free_from_file(toml: TomlFile) -> dict[str, dict[str, Any]]:
                         hint = _nearest(key, by_name, f"the keys are {', '.join(by_name)}")
                         raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
                     values[key] = _checked(by_name[key], value, f"{where}: '{key}'")
-            found[section][name] = row_type(**{_attribute(key): value for key, value in values.items()})
-    return found
+            sections[section][name] = row_type(**{_attribute(key): value for key, value in values.items()})
+    return sections
 
 
 def _from_environment(environment: Mapping[str, str], by_path: Mapping[str, Key]) -> _Layer:
-    found: _Layer = {}
+    layer: _Layer = {}
     by_variable = {key.variable: key for key in by_path.values()}
     replaced_variables = {_variable(old): (_variable(new), hint) for old, (new, hint) in _REPLACED.items()}
     for key in by_path.values():
         given = {alias: environment[alias] for alias in key.guards["aliases"] if alias in environment}
         if given:
             name, text = _from_aliases(key, given)
-            found[key.path] = (_from_text(key, text, name), f"environment {name}")
+            layer[key.path] = (_from_text(key, text, name), f"environment {name}")
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or _KUBERNETES_LINK.fullmatch(variable):
             continue
-        known = by_variable.get(variable)
-        if known is None and (replaced := replaced_variables.get(variable)):
+        key_of_variable = by_variable.get(variable)
+        if key_of_variable is None and (replaced := replaced_variables.get(variable)):
             raise ConfigError(f"environment: {variable} was replaced by {replaced[0]}; {replaced[1]}")
-        if known is None:
+        if key_of_variable is None:
             raise ConfigError(
                 f"environment: unknown variable {variable}; {_nearest(variable, by_variable, 'unset it')}"
             )
-        found[known.path] = (_from_text(known, text, variable), f"environment {variable}")
-    return found
+        layer[key_of_variable.path] = (_from_text(key_of_variable, text, variable), f"environment {variable}")
+    return layer
 
 
 def _alias_conflicts(environment: Mapping[str, str], all_keys: Iterable[Key]) -> Iterator[str]:

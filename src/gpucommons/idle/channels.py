@@ -300,14 +300,14 @@ class Outbox:
         first = min(self._retries, key=lambda waiting: waiting.due_s, default=None)
         timeout_s = None if first is None else max(0.0, first.due_s - time.monotonic())
         try:
-            found = self._queue.get(timeout=timeout_s)
+            letter = self._queue.get(timeout=timeout_s)
         except queue.Empty:
             if first is not None:
                 self._retries.remove(first)
             return first
-        if found is None:
+        if letter is None:
             self._queue.task_done()
-        return found
+        return letter
 
     def _attempt(self, waiting: _WaitingLetter) -> None:
         """One try. A letter that fails for now waits by itself, and the others are tried: a server may refuse only it.

@@ -214,11 +214,11 @@ def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Pr
 
     By day, the period must have been read by day.
     """
-    found: dict[str, list[Amounts]] = {}
+    amounts_of: dict[str, list[Amounts]] = {}
     charges: dict[str, Charge] = {}
     for name, slot, account, amounts in _named_account(period, by):
         if user is None or account_name(account) == user:
-            found.setdefault(name, []).append(amounts)
+            amounts_of.setdefault(name, []).append(amounts)
             if prices.per_gpu_hour:
                 charge = charge_of(slot, period.models.get(slot.gpu_uuid, ""), amounts, prices)
                 charges[name] = charges.get(name, NO_CHARGE).plus(charge)
@@ -228,8 +228,8 @@ def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Pr
         for slot, time in period.slot_time.items():
             name = _slot_row(slot)
             times[name] = times.get(name, SlotTime()).plus(time)
-            found.setdefault(name, [])
-    rows = {name: sum_amounts(each) if each else Amounts() for name, each in found.items()}
+            amounts_of.setdefault(name, [])
+    rows = {name: sum_amounts(each) if each else Amounts() for name, each in amounts_of.items()}
     gaps: dict[str, int] = {}
     for gap in period.gaps:
         gaps[gap.reason] = gaps.get(gap.reason, 0) + gap.ns

@@ -136,8 +136,8 @@ class AttributionStage:
         """The same object for as long as nothing in it has changed, so that findings stay valid."""
         layout = [(g.identity, [(m.uuid, m.gpu_instance_id) for m in g.mig]) for g in gpus.gpus]
         names = self._users.known
-        known = (readings.docker, readings.podman, readings.pods, readings.pod_devices, names, layout)
-        if known != self._known:
+        inputs = (readings.docker, readings.podman, readings.pods, readings.pod_devices, names, layout)
+        if inputs != self._known:
             devices = readings.pod_devices
             self._around = Surroundings(
                 all_containers(readings.docker, readings.podman),
@@ -145,5 +145,5 @@ class AttributionStage:
                 pods_by_place(gpus.gpus, devices) if devices else {},
                 names,
             )
-            self._known = known
+            self._known = inputs
         return self._around

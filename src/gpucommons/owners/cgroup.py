@@ -57,20 +57,20 @@ class _Pod(NamedTuple):
 def identify(text: str) -> CgroupIdentity:
     """The identity from all lines: on cgroup v1 each line contains a part of it."""
     paths = dict.fromkeys(_paths(text))
-    found = [_of_path(path) for path in paths]
-    best = max(found, key=_rank, default=UNKNOWN)
-    job = best if best.job else next((f for f in found if f.job and not f.delegated), None)
+    identities = [_of_path(path) for path in paths]
+    best = max(identities, key=_rank, default=UNKNOWN)
+    job = best if best.job else next((f for f in identities if f.job and not f.delegated), None)
     if job:
         best = replace(best, job=job.job, uid=best.uid if best.delegated else job.uid)
     if best.uid is None:
-        best = replace(best, uid=next((f.uid for f in found if f.uid is not None), None))
+        best = replace(best, uid=next((f.uid for f in identities if f.uid is not None), None))
     notes = [best.note] if best.note else []
-    others = {f.container_id for f in found if f.container_id} - {best.container_id, *best.enclosing}
+    others = {f.container_id for f in identities if f.container_id} - {best.container_id, *best.enclosing}
     if others:
         notes.append("the lines of its cgroup file name different containers: the most nested is used")
     if len(text) > MAX_TEXT:
         notes.append(CUT_SHORT)
-    return replace(best, note="; ".join(notes) or None, scope=_scope(paths, found) if _is_plain(best) else None)
+    return replace(best, note="; ".join(notes) or None, scope=_scope(paths, identities) if _is_plain(best) else None)
 
 
 def _is_plain(found: CgroupIdentity) -> bool:

@@ -102,7 +102,7 @@ class AllocationStage:
             self._layout, self._table = layout, SlotTable(gpus)
         users = readings.users or UsersReading()
         leases = () if readings.leases is None else readings.leases.leases
-        known = (
+        inputs = (
             self._table,
             readings.docker and readings.docker.by_id,
             readings.podman and readings.podman.by_id,
@@ -118,10 +118,10 @@ class AllocationStage:
         if (
             self._known
             and not self._has_new_users
-            and all(new is old for new, old in zip(known, self._known, strict=True))
+            and all(new is old for new, old in zip(inputs, self._known, strict=True))
         ):
             return
-        self._known, self._has_new_users = known, False
+        self._known, self._has_new_users = inputs, False
         containers = all_containers(readings.docker, readings.podman)
         self._process_users = {id: user for id, user in self._process_users.items() if id in containers}
         devices = readings.pod_devices

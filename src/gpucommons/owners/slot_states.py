@@ -83,27 +83,31 @@ def judge_idle(
     be known, the periods of those that are missing are kept.
     """
     # The command of a lease may be a container, of any user: what it uses is used for the lease.
-    used = {each.slot.uuid for each in reading.allocations if each.active and each.kind is not WorkloadKind.LEASE}
+    used = {
+        allocation.slot.uuid
+        for allocation in reading.allocations
+        if allocation.active and allocation.kind is not WorkloadKind.LEASE
+    }
     counted_s = elapsed_s if elapsed_s <= window.longest_gap_s else 0.0
     periods: dict[IdleKey, IdlePeriod] = dict(before) if keep_missing else {}
     rows = []
-    for each in reading.allocations:
-        if not each.share:
-            rows.append(each)
+    for allocation in reading.allocations:
+        if not allocation.share:
+            rows.append(allocation)
             continue
-        key = (each.workload_id, each.slot.uuid)
-        active = each.active
-        if each.kind is WorkloadKind.LEASE and each.slot.uuid in used:
+        key = (allocation.workload_id, allocation.slot.uuid)
+        active = allocation.active
+        if allocation.kind is WorkloadKind.LEASE and allocation.slot.uuid in used:
             active = True
-        elif not active and waiting_pids and any(process.pid in waiting_pids for process in each.processes):
+        elif not active and waiting_pids and any(process.pid in waiting_pids for process in allocation.processes):
             active = None
-        period = after(_period_that_continues(each, before.get(key)), counted_s, active, window)
+        period = after(_period_that_continues(allocation, before.get(key)), counted_s, active, window)
         if period is None:
             periods.pop(key, None)
-            rows.append(each)
+            rows.append(allocation)
         else:
-            periods[key] = period._replace(processes=_identity(each))
-            rows.append(replace(each, idle_s=period.length_s))
+            periods[key] = period._replace(processes=_identity(allocation))
+            rows.append(replace(allocation, idle_s=period.length_s))
     return replace(reading, allocations=tuple(rows)), periods
 
 

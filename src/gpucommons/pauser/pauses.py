@@ -547,18 +547,18 @@ class Pauses:
 
     def _let_go(self, hold: _Hold, *, surely_runs: bool = False) -> Outcome:
         """After a call of ours has returned: release at once if possible, else leave it to a thread of its own."""
-        found = attempt(self._backends, hold.entry, settled=True)
-        if found.outcome in FINAL or (surely_runs and found.outcome in UNFINISHED):
+        attempted = attempt(self._backends, hold.entry, settled=True)
+        if attempted.outcome in FINAL or (surely_runs and attempted.outcome in UNFINISHED):
             self._forget(hold)
         else:
             with self._changed:
                 hold.busy = False
                 hold.revoked = True
-                hold.stopped = found.outcome is Outcome.STOPPED
+                hold.stopped = attempted.outcome is Outcome.STOPPED
                 if not hold.stopped:
-                    hold.reason = hold.reason or found.detail
+                    hold.reason = hold.reason or attempted.detail
                 self._due.notify_all()
-        return found.outcome
+        return attempted.outcome
 
     def _forget(self, hold: _Hold) -> None:
         """It runs: take it out of the record, then out of the table, so that no new lock comes between."""

@@ -127,7 +127,7 @@ def write_lost(record: PauseRecord, backend: PauseBackend, pids: Iterable[int], 
     Each call has a thread of its own: one that hangs holds up no other.
     """
     named = {entry.pid for entry in record.entries() if entry.start_ticks is not None}
-    found: list[Entry] = []
+    entries: list[Entry] = []
 
     def look(pid: int) -> None:
         key = key_of(pid)
@@ -136,7 +136,7 @@ def write_lost(record: PauseRecord, backend: PauseBackend, pids: Iterable[int], 
             return
         entry = Entry(pid, key.start_ticks, Stage.PARKED, backend.name)
         record.write(entry)
-        found.append(entry)
+        entries.append(entry)
 
     threads = [threading.Thread(target=look, args=(pid,), daemon=True) for pid in pids if pid not in named]
     deadline_s = time.monotonic() + within_s
@@ -144,7 +144,7 @@ def write_lost(record: PauseRecord, backend: PauseBackend, pids: Iterable[int], 
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
-    return list(found)
+    return list(entries)
 
 
 # Resumes what a record holds, with no pauser: for `gpucommons resume`, and for a pauser that hangs.

@@ -169,24 +169,26 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     readings = snapshot.readings
     gpus = readings.gpus.gpus if readings.gpus else ()
     ended = readings.event_log.events if readings.event_log else ()
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for gpu in gpus:
-        found += _of_gpu(gpu, snapshot.wall_s) if gpu.up else [_lost(gpu, ended)]
+        problems += _of_gpu(gpu, snapshot.wall_s) if gpu.up else [_lost(gpu, ended)]
     if readings.gpus is not None:
-        found += _missing(readings.gpus)
-    found += _nvlinks(gpus)
-    found += (problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status))
-    found += _trespassers(readings)
-    found += _outside_allocation(readings)
+        problems += _missing(readings.gpus)
+    problems += _nvlinks(gpus)
+    problems += (
+        problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status)
+    )
+    problems += _trespassers(readings)
+    problems += _outside_allocation(readings)
     if readings.leases is not None and readings.leases.mps is not None:
-        found += _mps(readings.leases.mps)
+        problems += _mps(readings.leases.mps)
     if readings.ledger is not None:
-        found += _ledger(readings.ledger.ledger)
-        found += _over_quota(quota_states(readings.ledger.quotas, readings.allocations))
+        problems += _ledger(readings.ledger.ledger)
+        problems += _over_quota(quota_states(readings.ledger.quotas, readings.allocations))
     if readings.idle is not None:
-        found += _channels(readings.idle)
-    found += _sources(snapshot.sources.values(), snapshot.monotonic_s)
-    return _ranked(found)
+        problems += _channels(readings.idle)
+    problems += _sources(snapshot.sources.values(), snapshot.monotonic_s)
+    return _ranked(problems)
 
 
 def _ranked(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -397,31 +399,32 @@ def _trespassers(readings: Readings) -> Iterator[Problem]:
         return
     slots = {status.slot.name: status for status in (readings.slots.slots if readings.slots else ())}
     users = {lease.request.id: lease.request.user for lease in readings.leases.leases}
-    for each in readings.leases.trespassers:
-        slot, user = slots.get(each.slot), each.user or "an unknown user"
-        program = f"{each.process_name} (pid {each.pid})"
+    for trespasser in readings.leases.trespassers:
+        slot, user = slots.get(trespasser.slot), trespasser.user or "an unknown user"
+        program = f"{trespasser.process_name} (pid {trespasser.pid})"
         sentence = (
-            f"GPU {each.slot} is leased to {users.get(each.lease_id, 'another user')}, and {user} uses it without a "
-            f"lease: {program}"
+            f"GPU {trespasser.slot} is leased to {users.get(trespasser.lease_id, 'another user')}, and {user} uses it "
+            f"without a lease: {program}"
         )
-        if each.overdue and each.lease_id not in users:
+        if trespasser.overdue and trespasser.lease_id not in users:
             sentence = (
-                f"GPU {each.slot}: lease {each.lease_id} is over its time limit, and {user} still uses it: {program}"
+                f"GPU {trespasser.slot}: lease {trespasser.lease_id} is over its time limit, and {user} still uses it: "
+                f"{program}"
             )
-            sentence += f"; {each.spared}" if each.spared else ""
+            sentence += f"; {trespasser.spared}" if trespasser.spared else ""
             remedy = "Its user has to end it, or an administrator."
-        elif each.paused:
+        elif trespasser.paused:
             sentence += "; it is paused until the lease ends"
             remedy = "It keeps its GPU memory: if the lease needs that, its user has to end it."
         else:
             remedy = "Ask its user to end it, or to start it with 'gpucommons run'"
-            if each.spared:
-                sentence += f"; it is not paused: {each.spared}"
+            if trespasser.spared:
+                sentence += f"; it is not paused: {trespasser.spared}"
             else:
                 remedy += '; leases.enforce = "pause" pauses such programs'
             remedy += "."
         yield Problem(
-            f"trespasser/{each.lease_id}/{each.slot}/{each.pid}",
+            f"trespasser/{trespasser.lease_id}/{trespasser.slot}/{trespasser.pid}",
             ProblemKind.TRESPASSER,
             HealthLevel.WARNING,
             f"{sentence}.",

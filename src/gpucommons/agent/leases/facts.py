@@ -140,14 +140,14 @@ def gpu_programs(readings: Readings) -> tuple[GpuProgram, ...]:
         for process in gpu.processes or ()
         if process.kind == _GRAPHICS
     }
-    found = []
+    programs = []
     for share in readings.attribution.processes:
         place, workload = share.place, share.workload
         uuid = by_place.get((place.gpu_uuid, place.gpu_instance_id))
         if uuid is None or (place.gpu_uuid, share.pid) in graphics:
             continue
         names = {workload.user, share.owner.name if share.owner else None} - {None, ""}
-        found.append(
+        programs.append(
             GpuProgram(
                 uuid,
                 share.pid,
@@ -157,7 +157,7 @@ def gpu_programs(readings: Readings) -> tuple[GpuProgram, ...]:
                 workload.process_name,
             )
         )
-    return tuple(found)
+    return tuple(programs)
 
 
 def _by_place(slots: Iterable[SlotInfo]) -> Mapping[tuple[str, int | None], str]:

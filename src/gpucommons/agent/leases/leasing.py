@@ -294,20 +294,20 @@ class Leasing:
         if enforcer is None:
             return None
 
-        def report(found: Sequence[Trespasser]) -> None:
+        def report(trespassers: Sequence[Trespasser]) -> None:
             leases: dict[ProcessKey, frozenset[str]] = {}
-            for each in found:
-                if each.key is not None:
-                    leases[each.key] = leases.get(each.key, frozenset()) | {each.lease_id}
+            for trespasser in trespassers:
+                if trespasser.key is not None:
+                    leases[trespasser.key] = leases.get(trespasser.key, frozenset()) | {trespasser.lease_id}
             enforcer.update_trespassers(TrespassReport(leases, time.monotonic()))
 
-        def marked(each: Trespasser) -> Trespasser:
+        def marked(trespasser: Trespasser) -> Trespasser:
             standing = enforcer.trespass_standing
-            if each.key is None:
-                return each._replace(spared="the agent cannot see it")
-            paused = each.key in standing.paused
-            return each._replace(
-                paused=paused, spared="" if paused else standing.spared.get(each.key, "it was found a moment ago")
+            if trespasser.key is None:
+                return trespasser._replace(spared="the agent cannot see it")
+            paused = trespasser.key in standing.paused
+            return trespasser._replace(
+                paused=paused, spared="" if paused else standing.spared.get(trespasser.key, "it was found a moment ago")
             )
 
         return LeaseEnforcement(report, marked, overdue_only=self._settings.leases.enforce != "pause")

@@ -72,7 +72,7 @@ class BusyMeter:
             return {}
         self._reading = reading
         begun_s = source.last_success_monotonic_s - (source.duration_s or 0.0)
-        found = {}
+        busy = {}
         for gpu in reading.present_gpus():
             uuid = gpu.identity.uuid
             ratio = self._new_ratio(gpu)
@@ -81,8 +81,8 @@ class BusyMeter:
             # GPM's value spans the time between two passes, wherever in a pass it was taken.
             before_s, self._measured_s[uuid] = self._measured_s.get(uuid), begun_s
             if before_s is not None:
-                found[uuid] = Busy(ratio, min(before_s, begun_s - _LEAST_SPAN_S))
-        return found
+                busy[uuid] = Busy(ratio, min(before_s, begun_s - _LEAST_SPAN_S))
+        return busy
 
     def _new_ratio(self, gpu: Gpu) -> float | None:
         uuid, gpm = gpu.identity.uuid, gpu.gpm

@@ -42,7 +42,7 @@ def quota_uses(
     quotas: Iterable[LeaseQuota], user: str, held: Mapping[str, float], facts: UserFacts
 ) -> tuple[LeaseQuotaUse, ...]:
     """The limits of GPUs and hours that apply to a user, and what of them is used."""
-    found = []
+    uses = []
     for quota in quotas:
         users = _users(quota, user, facts)
         if users is None or (quota.gpus is None and quota.hours is None):
@@ -50,8 +50,8 @@ def quota_uses(
         whose = f"group {quota.group}" if quota.group else "each user" if user == "*" else f"user {user}"
         spent = None if facts.hours is None else sum(facts.hours.get(each, 0.0) for each in users)
         has = sum(held.get(each, 0.0) for each in users)
-        found.append(LeaseQuotaUse(whose, quota.gpus, has, quota.hours, spent))
-    return tuple(found)
+        uses.append(LeaseQuotaUse(whose, quota.gpus, has, quota.hours, spent))
+    return tuple(uses)
 
 
 def sm_quota(quotas: Iterable[LeaseQuota], user: str, facts: UserFacts) -> int | None:
@@ -367,7 +367,7 @@ class _Planner:
         """
         leased = {(lease.request.uid, uuid) for lease in (*self._board.leases, *self._grants) for uuid in lease.slots}
         taken = {seat.slot.uuid for seat in chosen}
-        found: dict[str, float] = {}
+        unused: dict[str, float] = {}
         awaited = 0 if chosen else request.gpus
         for reservation in self._board.reservations:
             if not reservation.is_active(self._now_s):
@@ -380,8 +380,8 @@ class _Planner:
                     awaited -= 1
                     continue
                 slot = self._board.slots.get(uuid)
-                found[reservation.user] = found.get(reservation.user, 0.0) + (1.0 if slot is None else slot.gpus)
-        return found
+                unused[reservation.user] = unused.get(reservation.user, 0.0) + (1.0 if slot is None else slot.gpus)
+        return unused
 
     def _grant(self, request: LeaseRequest, chosen: list[_Seat]) -> None:
         lease = Lease(request, tuple(seat.slot.uuid for seat in chosen), sum(s.slot.gpus for s in chosen), self._now_s)

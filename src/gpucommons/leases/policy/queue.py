@@ -84,16 +84,16 @@ def mark_used(
     awaited: Counter[int] = Counter()
     for request in waiting:
         awaited[request.uid] += request.gpus
-    found = []
-    for each in sorted(reservations, key=lambda each: (each.from_s, each.id)):
-        if each.is_active(now_s):
-            if any((each.uid, uuid) in on_slots for uuid in each.slots):
-                each = replace(each, used_s=now_s)
-            elif awaited[each.uid] > 0:
-                awaited[each.uid] -= each.gpus
-                each = replace(each, used_s=now_s)
-        found.append(each)
-    return found
+    marked = []
+    for reservation in sorted(reservations, key=lambda reservation: (reservation.from_s, reservation.id)):
+        if reservation.is_active(now_s):
+            if any((reservation.uid, uuid) in on_slots for uuid in reservation.slots):
+                reservation = replace(reservation, used_s=now_s)
+            elif awaited[reservation.uid] > 0:
+                awaited[reservation.uid] -= reservation.gpus
+                reservation = replace(reservation, used_s=now_s)
+        marked.append(reservation)
+    return marked
 
 
 def _reserved_at_once(

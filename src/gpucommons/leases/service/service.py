@@ -210,9 +210,9 @@ class LeaseService:
 
     def resume(self, client: LeaseClient, request: ResumeRequest) -> str:
         """Raises LeaseRefused where the lease is over, or is not this client's."""
-        known = self._queue.leases.get(request.id)
+        lease = self._queue.leases.get(request.id)
         waiting = self._queue.waiting.get(request.id)
-        owner = known.request if known else waiting
+        owner = lease.request if lease else waiting
         expected = self._known.get(request.id)
         shown = hashed(request.token)
         if (
@@ -226,8 +226,8 @@ class LeaseService:
             raise LeaseRefused(f"lease {request.id} has a connection")
         self._queue.resume(request.id)
         self._clients[request.id] = client
-        if known is not None:
-            self._grant(known, is_new=False)
+        if lease is not None:
+            self._grant(lease, is_new=False)
         self.settle()
         return request.id
 
@@ -529,7 +529,7 @@ class LeaseService:
             if not lease.request.share and lease.since_s < read_s
             for uuid in lease.slots
         }
-        found = []
+        trespassers = []
         for program in programs:
             overdue = self._limits.lease_of(program.key)
             lease = by_slot.get(program.slot_uuid)
@@ -539,8 +539,8 @@ class LeaseService:
             if lease is not None:
                 slot, user = self._slot_name(program.slot_uuid), min(program.names, default="")
                 row = Trespasser(lease.request.id, slot, program.pid, program.key, user, program.process_name)
-                found.append(row._replace(overdue=overdue is not None, spared=self._limits.refusal(program.key)))
-        return found
+                trespassers.append(row._replace(overdue=overdue is not None, spared=self._limits.refusal(program.key)))
+        return trespassers
 
     def _is_part(self, program: GpuProgram, lease: Lease) -> bool:
         if program.uid == lease.request.uid or lease.request.user in program.names:

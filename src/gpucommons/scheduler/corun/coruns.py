@@ -126,7 +126,7 @@ class Phase(Generic[Client]):
 class _Verdict:
     """Whether turns gain for one set of clients. `turns` is None until it is known."""
 
-    __slots__ = ("check_s", "device", "drifts", "interval_s", "progress", "settled_s", "turns")
+    __slots__ = ("_estimate", "_inputs", "check_s", "device", "drifts", "interval_s", "progress", "settled_s", "turns")
 
     def __init__(self) -> None:
         self.turns: bool | None = None
@@ -136,6 +136,16 @@ class _Verdict:
         self.check_s = float("inf")
         self.interval_s = 0.0
         self.drifts = 0
+        self._inputs: tuple[DeviceActivity, Sequence[DeviceActivity]] | None = None
+        self._estimate = 1.0
+
+    def estimate(self, device: DeviceActivity, alone: Sequence[DeviceActivity]) -> float:
+        """Their progress together, in total. Computed again only when a measurement has changed: a turn may begin every
+        few milliseconds."""
+        if self._inputs != (device, alone):
+            self._inputs = (device, alone)
+            self._estimate = max(0.01, sum(progress_together(device, alone)))
+        return self._estimate
 
     def settle(self, turns: bool, progress: float, device: DeviceActivity, now_s: float) -> None:
         first_s = _CHECK_TURNS_S if turns else _CHECK_TOGETHER_S
@@ -593,10 +603,10 @@ class Coruns(Generic[Client]):
             self._doubt(clients, verdict, together, now_s)
         device = together.mean
         alone = [facts.alone.mean for facts in map(self._facts.__getitem__, clients)]
-        known = [activity for activity in alone if activity is not None]
-        if device is None or len(known) < len(alone) or any(self._facts[client].light is None for client in clients):
+        measured = [activity for activity in alone if activity is not None]
+        if device is None or len(measured) < len(alone) or any(self._facts[client].light is None for client in clients):
             return bool(verdict.turns)
-        progress = max(0.01, sum(progress_together(device, known)))
+        progress = verdict.estimate(device, measured)
         gain = 1.0 / progress - 1.0
         if verdict.turns:
             if gain < _KEEP_RATIO * self._turn_gain:
@@ -617,9 +627,9 @@ class Coruns(Generic[Client]):
         """Clients that gained by turns with another one, which has left, are taken to gain without it. They are seen
         together next."""
         verdict = _Verdict()
-        for larger, known in self._verdicts.items():
-            if known.turns and known.device is not None and key < larger:
-                verdict.settle(True, known.progress, known.device, now_s)
+        for larger, other in self._verdicts.items():
+            if other.turns and other.device is not None and key < larger:
+                verdict.settle(True, other.progress, other.device, now_s)
                 break
         return verdict
 

@@ -114,7 +114,7 @@ def waits_in(pids: Iterable[int], procfs: Path = _PROC) -> tuple[int, ...] | Non
 
     An idle program sleeps in the same call for hours; one that was begun to be used again and is paused, in another.
     """
-    found = []
+    calls = []
     for pid in pids:
         try:
             number = int((procfs / str(pid) / "syscall").read_bytes().split()[0])
@@ -122,8 +122,8 @@ def waits_in(pids: Iterable[int], procfs: Path = _PROC) -> tuple[int, ...] | Non
             return None
         if number < 0 or number == _RESTARTED:
             return None
-        found.append(number)
-    return tuple(found)
+        calls.append(number)
+    return tuple(calls)
 
 
 def resident_bytes(pids: Iterable[int], procfs: Path = _PROC) -> int:

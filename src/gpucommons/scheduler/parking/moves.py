@@ -427,16 +427,16 @@ class RecordSync:
         return self._pauser.pid != self._synced or any(program.unsure for program in self._parked)
 
     async def sync(self) -> None:
-        pid, known = self._pauser.pid, set(self._parked.processes)
+        pid, processes_before = self._pauser.pid, set(self._parked.processes)
         uncertain = {
             program.key: program.settled_s
             for program in self._parked
             if program.unsure or program.stage is ParkStage.PARKED
         }
-        found = await self._pauser.list()
-        if isinstance(found, Failure):
+        entries = await self._pauser.list()
+        if isinstance(entries, Failure):
             return
-        listed = {one.process: one.stage for one in found}
+        listed = {one.process: one.stage for one in entries}
         now = monotonic()
         for key, settled_s in uncertain.items():
             program = self._parked.get(key)
@@ -445,8 +445,8 @@ class RecordSync:
             # The new pauser may not have finished what its predecessor had begun.
             if all(listed.get(process, Stage.PARKED) is Stage.PARKED for process in program.places):
                 self._is_sure(program, listed.keys(), now)
-        for one in found:
-            if one.stage is Stage.PARKED and one.process not in known | self._parked.processes:
+        for one in entries:
+            if one.stage is Stage.PARKED and one.process not in processes_before | self._parked.processes:
                 left = left_parked(one, now, time.time())
                 if not one.gpu:
                     # Its entry in the record was lost, and the driver does not say on which GPU it was.

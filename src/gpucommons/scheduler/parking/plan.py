@@ -169,18 +169,18 @@ def _to_free(
     if room is None:
         return None
     missing = needed + terms.gpu_reserve_bytes - room.free_bytes
-    found: list[PlannedProgram] = []
+    leaving: list[PlannedProgram] = []
     for program in others:
         if missing > 0 and device in program.memory and program.bytes <= host_bytes:
-            found.append(program)
+            leaving.append(program)
             missing -= program.memory[device]
             host_bytes -= program.bytes
-    for program in tuple(found):
+    for program in tuple(leaving):
         # A later one may have made so much room that this one can stay.
         if missing + program.memory[device] <= 0:
-            found.remove(program)
+            leaving.remove(program)
             missing += program.memory[device]
-    return found if missing <= 0 else None
+    return leaving if missing <= 0 else None
 
 
 def _to_empty(situation: ParkSituation, device: str, others: list[PlannedProgram]) -> list[PlannedProgram] | None:
@@ -270,18 +270,18 @@ def kept_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, froze
     """
     moving = [program for program in situation.programs if program.stage is ParkStage.PARKING]
     making = {device for program in moving for device in program.memory}
-    found = {program.key: frozenset({program.made_for}) for program in moving if program.made_for}
+    kept = {program.key: frozenset({program.made_for}) for program in moving if program.made_for}
     for program in situation.programs:
         if program.stage is ParkStage.PARKED and program.wakes_since_s is None and made_room_for(situation, program):
-            found[program.key] = frozenset({program.made_for})
+            kept[program.key] = frozenset({program.made_for})
     for program in waiters(situation):
         before = {need.id for need in needs_before(situation, program)}
         is_next = not making.isdisjoint(program.memory) or _fits(terms, situation, program)
         if terms.oversubscribe and not is_next:
             before |= set(_harmless(terms, situation, program))
         if terms.oversubscribe or is_next:
-            found[program.key] = frozenset(before)
-    return found
+            kept[program.key] = frozenset(before)
+    return kept
 
 
 def _harmless(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> Iterator[str]:
@@ -462,7 +462,7 @@ def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, f
     changing = {device for one in situation.programs if one.stage is ParkStage.WAKING for device in one.memory}
     devices = {device: _device(terms, situation, device) for device in situation.rooms.keys() - changing}
     parked = {program.key for program in situation.programs if program.stage is ParkStage.PARKED}
-    found: dict[str, float] = {}
+    served_at_s: dict[str, float] = {}
     first = {need.id for program in waiters(situation) for need in needs_before(situation, program)}
     for need in sorted(needs_in_order(situation, frozenset()), key=lambda need: need.id not in first):
         options = [
@@ -480,8 +480,8 @@ def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, f
             served.at_s += (need.bytes or 0) / IN_BYTES_S
         devices[device] = served
         if need.id:
-            found[need.id] = served.at_s
-    return found
+            served_at_s[need.id] = served.at_s
+    return served_at_s
 
 
 def _device(terms: ParkTerms, situation: ParkSituation, device: str) -> _Device:

@@ -181,10 +181,10 @@ class DeviceTable:
         busy = {fact.uuid: fact.busy for fact in facts if fact.busy is not None}
         for fact in facts:
             gpu = self._queue(fact.uuid, now)
-            found = [busy[device] for device in gpu.devices if device in busy]
-            if len(found) == len(gpu.devices):
-                ratio = sum(one.ratio for one in found) / len(found)
-                since_s = min(one.since_s for one in found)
+            measured = [busy[device] for device in gpu.devices if device in busy]
+            if len(measured) == len(gpu.devices):
+                ratio = sum(one.ratio for one in measured) / len(measured)
+                since_s = min(one.since_s for one in measured)
                 actions += self._policy.sample_busy(gpu, ratio, now - since_s, now)
             actions += self._learn_memory(self._queue(self._leaders.get(fact.uuid, fact.uuid), now), fact, now)
         for gpu in list(self._policy.gpus.values()):
@@ -197,11 +197,11 @@ class DeviceTable:
 
     def place(self, client: Client) -> bool:
         """Records the device that a new client's name means. False where GPUs are known and none of them has it."""
-        found = self._resolve(client.gpu_name)
-        client.device = found or self._unnamed
-        if found is None:
+        uuid = self._resolve(client.gpu_name)
+        client.device = uuid or self._unnamed
+        if uuid is None:
             self._unmatched[client.id] = client
-        return found is not None or not self._known
+        return uuid is not None or not self._known
 
     @property
     def _unnamed(self) -> str:
@@ -260,8 +260,8 @@ class DeviceTable:
     def _queue(self, key: str, now: float) -> GpuQueue:
         gpu = self._policy.gpus.get(key)
         if gpu is None:
-            known = self._known.get(key)
-            gpu = self._policy.add_gpu(key, None if known is None else known.index, now)
+            device = self._known.get(key)
+            gpu = self._policy.add_gpu(key, None if device is None else device.index, now)
             if key in self._totals:
                 # Without clients there is nothing to do about it.
                 self._policy.resize(gpu, self._totals[key], now)

@@ -274,9 +274,9 @@ class Phasing:
 def _owner_weights(owners: dict[int, str], clients: dict[int, Client]) -> dict[str, float]:
     """What a batch system gave to each owner of the GPU: the sum of the shards of its jobs. Owners without shards are
     left out, and count as one whole GPU."""
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for id, owner in owners.items():
         share = clients[id].gpu_share
         if share is not None:
-            found[owner] = found.get(owner, 0.0) + share
-    return found
+            weights[owner] = weights.get(owner, 0.0) + share
+    return weights

@@ -93,5 +93,5 @@ class QuotaBucket:
 
     def learn_tail(self, tail_s: float) -> None:
         """The first tail is taken as is, later ones are smoothed."""
-        known = self.tail_s or tail_s
-        self.tail_s = known + _TAIL_SMOOTHING * (tail_s - known)
+        before_s = self.tail_s or tail_s
+        self.tail_s = before_s + _TAIL_SMOOTHING * (tail_s - before_s)

@@ -255,7 +255,7 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
     if readings.gpus is None or readings.attribution is None:
         return None
     shares = {(row.place.gpu_uuid, row.place.gpu_instance_id, row.pid): row for row in readings.attribution.processes}
-    found: dict[tuple[int, ProcessKey | None], list[tuple[DeviceUse, ProcessShare | None]]] = {}
+    uses_of_process: dict[tuple[int, ProcessKey | None], list[tuple[DeviceUse, ProcessShare | None]]] = {}
     unlisted: set[str] = set()
     busy: dict[str, float] = {}
     for gpu in readings.gpus.present_gpus():
@@ -268,13 +268,13 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
             activity = activity_of(gpu, process, share)
             ratio = _busy_ratio(gpu, process, share)
             use = DeviceUse(device_of(gpu, process), process.kind, process.used_memory_bytes, activity, ratio)
-            found.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
+            uses_of_process.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
     surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
     leases = leases_of_processes(readings)
     granted = () if readings.leases is None else readings.leases.leases
     lease_classes = {one.request.id: one.request.sharing_class for one in granted if one.request.sharing_class}
     rows = []
-    for (pid, key), uses in found.items():
+    for (pid, key), uses in uses_of_process.items():
         context, lease = (_NO_CONTEXT, None) if key is None else (contexts.get(key, _NO_CONTEXT), leases.get(key))
         row = surroundings.describe(pid, key, uses, context, lease)
         rows.append(replace(row, lease_class=lease_classes[lease]) if lease in lease_classes else row)

@@ -104,7 +104,7 @@ def names(program: Program) -> frozenset[str]:
     `unit:ollama.service`, `command:train.py`, `namespace:ml`, and as for nvshare's clients `train-0` and `ml/train-0`
     for a pod.
     """
-    found = {program.key}
+    addresses = {program.key}
     for process in program.processes:
         pod, uid = process.workload.pod, process.workload.uid
         prefixed = (
@@ -118,10 +118,10 @@ def names(program: Program) -> frozenset[str]:
             ("command", (process.command,)),
             ("namespace", (pod.namespace if pod else "",)),
         )
-        found.update(f"{kind}:{name}" for kind, several in prefixed for name in several if name)
+        addresses.update(f"{kind}:{name}" for kind, several in prefixed for name in several if name)
         if pod is not None and pod.name:
-            found.update((pod.name, f"{pod.namespace}/{pod.name}"))
-    return frozenset(found)
+            addresses.update((pod.name, f"{pod.namespace}/{pod.name}"))
+    return frozenset(addresses)
 
 
 def addressed(target: str, programs: Iterable[Program]) -> Sequence[Program]:

@@ -137,22 +137,22 @@ class Decoder:
             return _NOTHING
         if self._pending:
             data = self._pending + data
-        found: list[Received] = []
+        messages: list[Received] = []
         at = 0
         if not self._frame_bytes:
             first = self._first_frame(data)
             if first is None:
                 self._pending = data
                 return _NOTHING
-            found.append(first)
+            messages.append(first)
             at = self._frame_bytes
         while not self._dead and len(data) - at >= self._frame_bytes:
-            found.append(self._decode(data, at))
+            messages.append(self._decode(data, at))
             at += self._frame_bytes
         self._pending = b"" if self._dead or at == len(data) else data[at:]
         clean = not (self._dead or self._control or self._pending)
         self.lone_bytes = self._frame_bytes if clean else _NO_SIZE
-        return found
+        return messages
 
     def _first_frame(self, data: bytes) -> Received | None:
         """The first frame, once it is complete; it decides the version. None: more bytes are needed."""

@@ -395,9 +395,9 @@ class Programs:
             rules=self._rules,
             mps_devices=self.mps_devices,
         )
-        found = divide(reading.processes, around, now)
-        self.exempt = (*found.exempt, *trespassers)
-        programs = {program.key: program for program in found.programs}
+        division = divide(reading.processes, around, now)
+        self.exempt = (*division.exempt, *trespassers)
+        programs = {program.key: program for program in division.programs}
         ran = {key for key, member in self._members.items() if member.ran_since(self._read_s)}
         self._read_s = now
         contested = {device for gpu in self._policy.gpus.values() if _takes_turns_on(gpu) for device in gpu.devices}
@@ -421,7 +421,7 @@ class Programs:
             latency = {
                 key for key, member in self._members.items() if member.client.sharing_class is SharingClass.LATENCY
             }
-            self.parking.see(found.programs, found.exempt, paused, in_turns, reading.as_of_s, latency)
+            self.parking.see(division.programs, division.exempt, paused, in_turns, reading.as_of_s, latency)
 
     def _sample_use(self, reading: ProgramReading, now: float) -> None:
         """What the processes of each client used of its GPU since the last reading."""
@@ -451,9 +451,9 @@ class Programs:
     def _name_roles(self, now: float) -> None:
         """The pauser learns which programs it holds back while others work."""
         members = self._members.values()
-        found = roles((Grouped(member.client, member.peer.processes.keys()) for member in members), now)
-        for process in self._roles.keys() | found.keys():
-            before, after = self._roles.get(process, frozenset()), found.get(process, frozenset())
+        named_roles = roles((Grouped(member.client, member.peer.processes.keys()) for member in members), now)
+        for process in self._roles.keys() | named_roles.keys():
+            before, after = self._roles.get(process, frozenset()), named_roles.get(process, frozenset())
             if before == after:
                 continue
             if {role.group for role in before} - {role.group for role in after}:
@@ -466,7 +466,7 @@ class Programs:
                     else self._pauser.guard(process, group, share_percent)
                 )
                 self._ask(named)
-        self._roles = dict(found)
+        self._roles = dict(named_roles)
 
     def _ask(self, request: Coroutine[None, None, Reply]) -> None:
         """Of its answer nothing depends: a pauser that is lost holds no program back."""

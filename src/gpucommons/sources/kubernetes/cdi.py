@@ -16,7 +16,7 @@ def cdi_uuids(directories: Sequence[Path]) -> frozenset[str]:
     """The names of NVIDIA's devices in the CDI files of this host. A file that cannot be read has none."""
     import yaml
 
-    found: set[str] = set()
+    uuids: set[str] = set()
     for file in (each for directory in directories for each in directory.glob("*.*")):
         if file.suffix not in (".yaml", ".yml", ".json"):
             continue
@@ -28,8 +28,8 @@ def cdi_uuids(directories: Sequence[Path]) -> frozenset[str]:
         except (OSError, yaml.YAMLError, RecursionError):
             continue
         if text(document.get("kind")) == CDI_KIND:
-            found.update(text(mapping(device).get("name")) for device in items(document.get("devices")))
-    return frozenset(found) - {""}
+            uuids.update(text(mapping(device).get("name")) for device in items(document.get("devices")))
+    return frozenset(uuids) - {""}
 
 
 def runtime_has_cdi(version: str) -> bool:

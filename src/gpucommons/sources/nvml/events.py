@@ -61,10 +61,10 @@ class EventCounts:
             counts.events[_NAMES[kind]] = counts.events.get(_NAMES[kind], 0) + 1
 
     def record(self, uuid: str) -> XidRecord:
-        known = self._records.get(uuid)
-        if known is None:
+        xid_record = self._records.get(uuid)
+        if xid_record is None:
             counts = self._of(uuid)
-            known = self._records[uuid] = XidRecord(
+            xid_record = self._records[uuid] = XidRecord(
                 counts.watched,
                 dict(counts.xids),
                 counts.last_code,
@@ -72,7 +72,7 @@ class EventCounts:
                 dict(counts.events),
                 dict(counts.recent),
             )
-        return known
+        return xid_record
 
     @staticmethod
     def _count_recent(counts: _Counts, code: int, wall_s: float) -> None:

@@ -41,9 +41,9 @@ def _cuda_version() -> str:
 def _peer_links(gpus: list[tuple[Handle, str]]) -> dict[tuple[str, str], int]:
     """The state of NVLink between each two GPUs, which only changes with the hardware or the driver's settings."""
     query = library.function("nvmlDeviceGetP2PStatus")
-    found: dict[tuple[str, str], int] = {}
+    status_of_pair: dict[tuple[str, str], int] = {}
     if query is None:
-        return found
+        return status_of_pair
     status = c_int()
     for handle, uuid in gpus:
         for peer, peer_uuid in gpus:
@@ -51,8 +51,8 @@ def _peer_links(gpus: list[tuple[Handle, str]]) -> dict[tuple[str, str], int]:
                 peer is not handle
                 and query(handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK, byref(status)) == library.OK
             ):
-                found[uuid, peer_uuid] = status.value
-    return found
+                status_of_pair[uuid, peer_uuid] = status.value
+    return status_of_pair
 
 
 class Session:

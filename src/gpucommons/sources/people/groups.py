@@ -98,7 +98,7 @@ _LONGEST_NAME, _HASH_DIGITS = 32, 4
 
 def read_members(directory: Path) -> dict[str, str]:
     """The text of each group's file, by group. Empty if this is not a DS01 node."""
-    found = {}
+    text_of_group = {}
     try:
         files = sorted(directory.glob(f"*{_SUFFIX}"))
     except OSError:
@@ -111,8 +111,8 @@ def read_members(directory: Path) -> dict[str, str]:
         except OSError:
             continue
         if group and group != _ARCHIVED:
-            found[group] = text
-    return found
+            text_of_group[group] = text
+    return text_of_group
 
 
 def ds01_membership(texts: Mapping[str, str]) -> Membership:

@@ -73,20 +73,20 @@ class SliceReader:
         root = self._cgroup if unified else self._cgroup / "cpuacct"
         if not unified:
             os.stat(root)
-        found = []
+        uses = []
         if (root / _DS01).is_dir():
             for path in _slices(root, _DS01):
                 owner = self._slice_owner(path.name)
                 if owner is not None:
                     user = user_of_slice.get(owner[1])
                     group = owner[0] if user is None else group_of.get(user, owner[0])
-                    found.append(self._use(path, root, unified, user or owner[1], group))
-            return found
+                    uses.append(self._use(path, root, unified, user or owner[1], group))
+            return uses
         for path in _slices(root, "user.slice"):
             if match := _USER_SLICE.fullmatch(path.name):
                 user = name_of(int(match[1]))
-                found.append(self._use(path, root, unified, user, group_of.get(user, "")))
-        return found
+                uses.append(self._use(path, root, unified, user, group_of.get(user, "")))
+        return uses
 
     def _use(self, path: Path, root: Path, unified: bool, user: str, group: str) -> SliceUse:
         try:

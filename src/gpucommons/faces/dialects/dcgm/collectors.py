@@ -82,7 +82,7 @@ class Collectors:
 
 def parse_collectors(text: str, served: Iterable[str]) -> tuple[Collectors, list[str]]:
     """The list, and what is wrong with its other lines. `served` are the names of the fields that exist here."""
-    known = frozenset(served)
+    available = frozenset(served)
     fields: dict[str, ChosenField] = {}
     labels: dict[str, None] = {}
     problems: list[str] = []
@@ -106,7 +106,7 @@ def parse_collectors(text: str, served: Iterable[str]) -> tuple[Collectors, list
                 problems.append(f"line {number}: {name} cannot be a label here")
         elif kind not in _TYPES:
             problems.append(f"line {number}: unknown type {kind!r} of {name}; use gauge, counter or label")
-        elif present not in known:
+        elif present not in available:
             problems.append(f"line {number}: {name} is not available without DCGM")
         else:
             fields.setdefault(present, ChosenField(name, _TYPES[kind], help))

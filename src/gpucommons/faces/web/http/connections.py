@@ -410,7 +410,7 @@ class Connections:
     def _close_one(self, origin: str | None, of_scrapers: bool = True) -> bool:
         """Close the most expendable connection, of this origin if one is given; otherwise the origin with the most
         connections loses one first. False if every connection is needed. Those of scrapers only with `of_scrapers`."""
-        found: tuple[Expendable, int, float, ConnectionGuard] | None = None
+        first: tuple[Expendable, int, float, ConnectionGuard] | None = None
         for guard in self._guards:
             expendable = guard.expendable
             if expendable is None or (origin is not None and guard.origin != origin):
@@ -418,11 +418,11 @@ class Connections:
             if guard.origin in self._scrapers and not of_scrapers:
                 continue
             rank = (expendable, -self._of_origin[guard.origin], guard.since_s)
-            if found is None or rank < found[:3]:
-                found = (*rank, guard)
-        if found is None:
+            if first is None or rank < first[:3]:
+                first = (*rank, guard)
+        if first is None:
             return False
-        expendable, _, _, guard = found
+        expendable, _, _, guard = first
         guard.abort("silent" if expendable is Expendable.SILENT else "evicted")
         self.discard(guard)
         return True
