@@ -31,7 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "scheduler.corun": {"model"},
     "scheduler.policy": {"base", "config", "model", "scheduler.corun", "scheduler.protocol"},
     "scheduler.programs": {"base", "model", "rules", "scheduler.policy"},
-    "scheduler.parking": {"base", "config", "model", "pauser", "rules", "scheduler.programs", "sources.host"},
+    "scheduler.parking": {"base", "config", "model", "pauser", "rules", "scheduler.programs"},
     "scheduler.service": {
         "base",
         "config",

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpucommons.base.text import LineSplitter, LineTooLong
 
@@ -61,7 +61,7 @@ async def get_json(
 ) -> object:
     """One GET on a new connection. Every failure is a `failure`: nothing else is raised."""
     at = f"{server} at {url}"
-    status, body = await _request("GET", url, server, at, failure, timeout_s, max_bytes, params=parameters)
+    status, body = await _carry_out(_Request("GET", url, server, at, failure, timeout_s, parameters), max_bytes)
     if status != 200:
         raise failure("status", f"{server} answered with status {status}{_reason(body)}")
     try:
@@ -81,7 +81,7 @@ async def get_chunks(
 ) -> AsyncIterator[bytes]:
     """The body of one GET as it comes, for answers that are read piece by piece. Every failure is a `failure`."""
     at, size = f"{server} at {url}", 0
-    async with _answer("GET", url, server, at, failure, timeout_s, params=parameters) as response:
+    async with _answer(_Request("GET", url, server, at, failure, timeout_s, parameters)) as response:
         if response.status != 200:
             body = await body_of(response, _CHUNK_BYTES)
             raise failure("status", f"{server} answered with status {response.status}{_reason(body)}")
@@ -99,57 +99,49 @@ async def post_json(
 
     The reason is `status` for a refusal that will be repeated, and `busy` for one that a later try may not get.
     """
-    status, body = await _request("POST", url, server, server, failure, timeout_s, max_bytes, json=value)
+    status, body = await _carry_out(_Request("POST", url, server, server, failure, timeout_s, json=value), max_bytes)
     if status in _LATER or status >= 500:
         raise failure("busy", f"{server} answered with status {status}{_reason(body)}")
     if not 200 <= status < 300:
         raise failure("status", f"{server} answered with status {status}{_reason(body)}")
 
 
-async def _request(
-    method: str,
-    url: str,
-    server: str,
-    at: str,
-    failure: Failure,
-    timeout_s: float,
-    max_bytes: int,
-    *,
-    params: Mapping[str, str] | None = None,
-    json: object = None,
-) -> tuple[int, bytes]:
-    """Status and body."""
-    async with _answer(method, url, server, at, failure, timeout_s, params=params, json=json) as response:
+class _Request(NamedTuple):
+    """`at` names the server where it cannot be reached."""
+
+    method: str
+    url: str
+    server: str
+    at: str
+    failure: Failure
+    timeout_s: float
+    parameters: Mapping[str, str] | None = None
+    json: object = None
+
+
+async def _carry_out(request: _Request, max_bytes: int) -> tuple[int, bytes]:
+    """Status and body of the answer."""
+    async with _answer(request) as response:
         return response.status, await body_of(response, max_bytes)
 
 
 @asynccontextmanager
-async def _answer(
-    method: str,
-    url: str,
-    server: str,
-    at: str,
-    failure: Failure,
-    timeout_s: float,
-    *,
-    params: Mapping[str, str] | None = None,
-    json: object = None,
-) -> AsyncIterator["aiohttp.ClientResponse"]:
-    """`at` names the server where it cannot be reached."""
+async def _answer(request: _Request) -> AsyncIterator["aiohttp.ClientResponse"]:
     from gpucommons.base.http_library import aiohttp, verifying_context
 
+    url, timeout = request.url, aiohttp.ClientTimeout(total=request.timeout_s)
     try:
-        with failures_of(server, failure):
+        with failures_of(request.server, request.failure):
             tls = await asyncio.to_thread(verifying_context) if url.lower().startswith("https:") else True
             async with (
-                aiohttp.ClientSession(
-                    timeout=aiohttp.ClientTimeout(total=timeout_s), cookie_jar=aiohttp.DummyCookieJar()
-                ) as session,
-                session.request(method, url, params=params, json=json, ssl=tls, allow_redirects=False) as response,
+                aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+                session.request(
+                    request.method, url, params=request.parameters, json=request.json, ssl=tls, allow_redirects=False
+                ) as response,
             ):
                 yield response
     except OSError as error:
-        raise failure("unreachable", f"cannot reach {at}: {_why(error)}") from None
+        raise request.failure("unreachable", f"cannot reach {request.at}: {_why(error)}") from None
 
 
 async def body_of(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:

@@ -5,6 +5,7 @@ A process is its pid and its start time, within one boot.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -152,3 +153,23 @@ def _hidepid_of(mountinfo: str, mount_point: str) -> str | None:
             options = kind[2].split(",")
             found = next((each.removeprefix(_HIDEPID) for each in options if each.startswith(_HIDEPID)), None)
     return found
+
+
+# The ancestors of a process.
+
+_MAX_ANCESTORS: Final = 64
+
+
+def ancestors_from(procfs: str, pid: int) -> Iterator[tuple[int, int]]:
+    """Pid and start time of this process, its parent, the parent of that, and so on, with init. Ends where one cannot
+    be read."""
+    for _ in range(_MAX_ANCESTORS):
+        if pid < 1:
+            return
+        try:
+            with open(f"{procfs}/{pid}/stat", "rb") as file:
+                stat = file.read()
+            yield pid, start_ticks(stat)
+            pid = parent_pid(stat)
+        except (OSError, ValueError, IndexError):
+            return

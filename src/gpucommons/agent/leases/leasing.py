@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpucommons.agent.leases.facts import gpu_programs, leasable_slots, manager_of, user_facts
 from gpucommons.base.peers import Admins
-from gpucommons.base.processes import boot_id, hides_processes, start_ticks, state_letter
+from gpucommons.base.processes import ancestors_from, boot_id, hides_processes, start_ticks, state_letter
 from gpucommons.base.threads import LoopThread
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.accounts import LeaseQuotaSettings
@@ -38,7 +38,6 @@ from gpucommons.owners.attribution_stage import NamesUsers
 from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.simulation.scenario import Scenario
-from gpucommons.sources.host.process_details import ancestors_from
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
@@ -325,7 +324,7 @@ class Leasing:
 
 def is_descendant(pid: int, ancestor: int) -> bool:
     """Whether a process is `ancestor` or was started by it, directly or not. Reads procfs."""
-    return any(key.pid == ancestor for key in ancestors_from("/proc", pid))
+    return any(parent == ancestor for parent, _ in ancestors_from("/proc", pid))
 
 
 def start_ticks_of(pid: int) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from gpucommons.base.periods import spoken_age
+from gpucommons.base.processes import ancestors_from
 from gpucommons.base.text import printable
 from gpucommons.model.ownership import Workload
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
@@ -25,7 +26,6 @@ from gpucommons.scheduler.parking.values import ParkRefusal, ParkStage, PlannedP
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramActivity, ProgramReading
 from gpucommons.scheduler.programs.matching import names
-from gpucommons.sources.host.process_details import ancestors_from
 
 # One program that is parked, or on its way to host memory or back. Plain state without decisions.
 
@@ -228,7 +228,7 @@ def left_parked(one: Paused, now_s: float, wall_s: float) -> ParkedProgram:
         EARLIER_AGENT,
         uid=uid,
         wakes_since_s=now_s,
-        ancestors=tuple(ancestors_from("/proc", pid)),
+        ancestors=tuple(ProcessKey(*key) for key in ancestors_from("/proc", pid)),
     )
 
 

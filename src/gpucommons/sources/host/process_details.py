@@ -1,35 +1,16 @@
 """Reads the files of one process in procfs: status, cgroup, command line, ancestors. Does not parse the cgroup."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from gpucommons.base.cgroup_paths import named_by_root
-from gpucommons.base.processes import parent_pid, session_id, start_ticks
+from gpucommons.base.processes import ancestors_from, session_id, start_ticks
 from gpucommons.base.text import parse_decimal
 from gpucommons.base.user_namespace import user_namespace
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import PidFacts, ProcessDetails, ProcessKey
 from gpucommons.sources.host.processes import parse_stat
-
-# The ancestors of a process, read from procfs.
-
-_MAX_ANCESTORS = 64
-
-
-def ancestors_from(procfs: str, pid: int) -> Iterator[ProcessKey]:
-    """This process, its parent, the parent of that, and so on, with init. Ends where one cannot be read."""
-    for _ in range(_MAX_ANCESTORS):
-        if pid < 1:
-            return
-        try:
-            with open(f"{procfs}/{pid}/stat", "rb") as file:
-                stat = file.read()
-            yield ProcessKey(pid, start_ticks(stat))
-            pid = parent_pid(stat)
-        except (OSError, ValueError, IndexError):
-            return
-
 
 # Reads the files of one process in procfs. Does not parse the cgroup.
 #
@@ -98,7 +79,7 @@ class ProcessDetailsReader:
             cgroup=named_by_root(_cgroup(process)),
             holds_gpu=_holds_gpu(process) if look_for_gpu else None,
             session_id=session_id(stat),
-            ancestors=tuple(ancestors_from(self._procfs, row.parent_pid)),
+            ancestors=tuple(ProcessKey(*key) for key in ancestors_from(self._procfs, row.parent_pid)),
             user_namespace=user_namespace(process),
         )
 
