@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browser import keep_screenshot, opened
+from cli.test_fleet_report import EUR, fleet_of
 from fleet_nodes import SimpleNode, fleet
 from gpucommons.model.allocations import SlotState
 from page.test_page import AXE
@@ -224,3 +225,26 @@ def test_no_width_scrolls_sideways(browser: Browser, shown: ShownFleet) -> None:
             page.emulate_media(color_scheme="light" if theme == "light" else "dark")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             keep_screenshot(page.locator("body"), f"fleet-{theme}-{width}")
+
+
+def test_the_accounts_of_this_month_by_user_group_and_month(browser: Browser, tmp_path: Path) -> None:
+    with (
+        fleet_of(tmp_path, {"gpu-1": EUR, "gpu-2": EUR}) as found,
+        running_agent("--simulate", "lab", "--config", config_of(tmp_path, found.prometheus.url)) as agent,
+        opened(browser, f"{agent.url}/fleet", ready="[data-account]") as page,
+    ):
+        document = json.loads(agent.get("/api/v1/fleet/report")[1])["accounts"][found.month]
+        rows = page.locator("#accounts [data-account]")
+        assert [row.get_attribute("data-account") for row in rows.all()] == list(document["users"])
+        held, whole, *_ = page.locator("[data-account=bob] td").all_inner_texts()
+        assert (held, whole) == ("2.0 h", "0.86 h"), "3 of 7 slices for two hours"
+        cost = page.locator("#accounts [data-total] [data-f=cost]").inner_text()
+        assert float(cost.replace(",", "")) == pytest.approx(document["total"]["cost"], abs=0.01)
+        expect(page.locator("#accounts thead")).to_contain_text("Cost EUR")
+        page.locator("#accounts").get_by_text("Groups").click()
+        expect(page.locator("[data-account=lab]")).to_be_visible()
+        assert page.url.endswith("?accounts=group")
+        page.locator("#accounts").get_by_text("Months").click()
+        expect(page.locator(f"[data-account='{found.month}']")).to_be_visible()
+        page.set_viewport_size({"width": 360, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -185,7 +185,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "memory_free_bytes"
     ),
     LedgerReading: "ledger totals quotas event_log_writing",
-    AccountsReading: "by_period held_today_ns",
+    AccountsReading: "by_period held_today_ns months prices",
     PeriodAccounts: "by since_s until_s rows slot_time gap_ns charges prices",
     HeldKey: "owner account gpu_uuid",
     EventLogReading: "events",

@@ -1,9 +1,9 @@
-"""`--fleet` of `gpucommons free` and `gpucommons gpus`: the slots of all nodes, from the Prometheus that scrapes them.
+"""`--fleet` of `gpucommons free`, `gpus` and `report`: the slots and accounts of all nodes, from their Prometheus.
 
 The agent is asked first; where it has no fleet or does not run, Prometheus is asked with the same queries.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +20,7 @@ from gpucommons.cli.text_table import Format, TextTable, exact_table
 from gpucommons.faces.documents.values import indented
 
 if TYPE_CHECKING:
-    from gpucommons.config.settings import FleetSettings
+    from gpucommons.faces.fleet.reader import FleetSource
 
 Document = Mapping[str, Any]
 
@@ -83,36 +83,75 @@ def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, f
         show_lines([*_table(fleet, free, terminal_width()), *_silent_node_lines(fleet)])
 
 
+def fleet_report(reader: Reader, prometheus: str | None, parameters: Mapping[str, str | None]) -> Document:
+    """The document of /api/v1/fleet/report. Raises AgentUnreachable where Prometheus does not answer."""
+    found = _of_agent(reader, prometheus, "fleet/report", parameters)
+    # Null for a viewer without a name, which the agent says, or where the agent has no Prometheus.
+    if found is not None and (found["accounts"] is not None or found["hidden"] is not None):
+        return found
+    source = _source(reader, prometheus)
+    # Imported here: a command that asks the agent needs none of them.
+    import time
+    from functools import partial
+
+    from gpucommons.faces.documents.fleet_report import document, read
+    from gpucommons.faces.documents.parameters import BadParameter
+    from gpucommons.rules.privacy import SEES_ALL
+
+    now_s = time.time()
+    try:
+        by, months = read({name: value for name, value in parameters.items() if value is not None}, now_s)
+    except BadParameter as error:
+        raise CommandError(error.line) from error
+    return _asked(document(by, months, SEES_ALL, partial(source.read_month, now_s=now_s)))
+
+
 def _document(reader: Reader, prometheus: str | None) -> Document:
     """Raises AgentUnreachable where Prometheus does not answer."""
-    if prometheus is None and reader.asks:
-        try:
-            found = reader.ask("fleet")
-        except ReadFailed as error:
-            raise AgentUnreachable(str(error)) from error
-        if found is not None and found["fleet"] is not None:
-            return found
+    found = _of_agent(reader, prometheus, "fleet", {})
+    if found is not None and found["fleet"] is not None:
+        return found
+    source = _source(reader, prometheus)
+
+    async def read() -> object:
+        from gpucommons.faces.documents.fleet import fleet_document
+        from gpucommons.rules.privacy import SEES_ALL
+
+        return fleet_document(await source.read(), SEES_ALL)
+
+    return _asked(read())
+
+
+def _of_agent(
+    reader: Reader, prometheus: str | None, name: str, parameters: Mapping[str, str | None]
+) -> Document | None:
+    if prometheus is not None or not reader.asks:
+        return None
+    try:
+        return reader.ask(name, parameters)
+    except ReadFailed as error:
+        raise AgentUnreachable(str(error)) from error
+
+
+def _source(reader: Reader, prometheus: str | None) -> "FleetSource":
+    from gpucommons.faces.fleet.reader import FleetSource
+
     settings = load_settings(reader.config, {"fleet.prometheus_url": ("--prometheus", prometheus)}).settings.fleet
     if not settings.prometheus_url:
         raise CommandError(
             "--fleet: no Prometheus is known: set fleet.prometheus_url in the agent's configuration, or use "
             "--prometheus URL"
         )
-    return _read(settings)
+    return FleetSource(settings.prometheus_url, settings.prometheus_selector, settings.page_url)
 
 
-def _read(settings: "FleetSettings") -> Document:
-    # Imported here: a command that asks the agent needs neither.
+def _asked(reading: Coroutine[Any, Any, object]) -> Document:
     import asyncio
 
-    from gpucommons.faces.documents.fleet import fleet_document
     from gpucommons.faces.fleet.queries import FleetError
-    from gpucommons.faces.fleet.reader import FleetSource
-    from gpucommons.rules.privacy import SEES_ALL
 
-    source = FleetSource(settings.prometheus_url, settings.prometheus_selector, settings.page_url)
     try:
-        found = fleet_document(asyncio.run(source.read()), SEES_ALL)
+        found = asyncio.run(reading)
     except FleetError as error:
         raise AgentUnreachable(str(error)) from error
     assert isinstance(found, Mapping)

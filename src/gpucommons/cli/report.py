@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, parse_decimal, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound
-from gpucommons.cli.fleet import PrometheusUrl
+from gpucommons.cli.fleet import PrometheusUrl, fleet_report
 from gpucommons.cli.job_view import co2_text, job_lines, node_lines
 from gpucommons.cli.options import (
     AsJson,
@@ -63,6 +64,19 @@ _LEFT_OUT = ("unjudged", "sm", "unknown", "memory", "free", "efficiency", "equiv
 Document = Mapping[str, Any]
 
 
+class Rows(StrEnum):
+    """`model.accounts.By`, and the month of a fleet."""
+
+    USER = "user"
+    GROUP = "group"
+    NAMESPACE = "namespace"
+    POD = "pod"
+    JOB = "job"
+    DAY = "day"
+    GPU = "gpu"
+    MONTH = "month"
+
+
 def report(
     since: Annotated[
         str | None,
@@ -74,7 +88,7 @@ def report(
         str | None,
         typer.Option(metavar="YYYY-MM", help="Report this calendar month instead.", show_default=False),
     ] = None,
-    by: Annotated[By, typer.Option(help="What the rows are.")] = By.USER,
+    by: Annotated[Rows, typer.Option(help="What the rows are. By month: with --fleet.")] = Rows.USER,
     user: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +103,10 @@ def report(
             show_default=False,
         ),
     ] = None,
+    fleet: Annotated[
+        bool,
+        typer.Option("--fleet", help="Sum up all nodes for a month (default: this one), from Prometheus."),
+    ] = False,
     prometheus: PrometheusUrl = None,
     format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
@@ -103,15 +121,16 @@ def report(
         raise CommandError("--since and --month exclude each other: use one of them")
     reader = Reader(connect, password_file, ca_file, config, simulate)
     if job is not None:
-        if since or month or user or by is not By.USER or format in (Format.CSV, Format.MARKDOWN):
+        if since or month or user or fleet or by is not Rows.USER or format in (Format.CSV, Format.MARKDOWN):
             raise CommandError("--job reports one job, with --json or as text: leave the other options out")
         _report_job(reader, job, as_json or format is Format.JSON, prometheus)
         return
-    if prometheus is not None:
-        raise CommandError("--prometheus belongs to --job: the nodes of one job")
-    document = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
-    if document is None:
-        document = own_report(reader, since, month, by, user)
+    if fleet:
+        if since or user:
+            raise CommandError("--fleet reports calendar months: use --month, and leave --since and --user out")
+        document = fleet_report(reader, prometheus, {"month": month, "by": by.value})
+    else:
+        document = _node_report(reader, since, month, by, user, prometheus)
     if as_json or format is Format.JSON:
         show(indented(document))
         return
@@ -123,6 +142,17 @@ def report(
         return
     show_lines(table_lines(period, terminal_width()))
     show(hidden_note(document, "accounts"))
+
+
+def _node_report(
+    reader: Reader, since: str | None, month: str | None, by: "Rows", user: str | None, prometheus: str | None
+) -> Document:
+    if prometheus is not None:
+        raise CommandError("--prometheus belongs to --fleet, or to --job: the nodes of one job")
+    if by is Rows.MONTH:
+        raise CommandError("--by month sums up all nodes: use it with --fleet")
+    found = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
+    return own_report(reader, since, month, By(by.value), user) if found is None else found
 
 
 def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) -> None:
@@ -230,9 +260,9 @@ def _title(period: Document) -> str:
 
 
 def _notes(period: Document, digits: str) -> list[str]:
-    notes = [
-        f"not observed, not billed: {hours:{digits}} h ({reason})" for reason, hours in period["gap_hours"].items()
-    ]
+    gaps = period.get("gap_hours", {})
+    notes = [f"not observed, not billed: {hours:{digits}} h ({reason})" for reason, hours in gaps.items()]
+    notes += [f"cost: {period['cost_note']}"] if "cost_note" in period else []
     unpriced = period["total"].get(_UNPRICED)
     if unpriced:
         notes.append(f"without a price: {unpriced:{digits}} h (no pattern of price_per_gpu_hour matches these GPUs)")

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from gpucommons.base.files import refused
+from gpucommons.base.periods import last_months, month
 from gpucommons.base.text import qualified_name
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
 from gpucommons.ledger.integrate import Gap
@@ -22,10 +23,12 @@ from gpucommons.model.accounts import (
     PERIODS,
     AccountsReading,
     Amounts,
+    Billed,
     Charge,
     HeldKey,
     JobFigures,
     JobUsage,
+    MonthKey,
     OwnerKey,
     PeriodAccounts,
     Prices,
@@ -207,6 +210,8 @@ def _rows(connection: sqlite3.Connection, columns: str, table: str, part: Piece,
 
 NONE = "(none)"
 _DAYS = {"7d": 7, "30d": 30}
+# The last month is still published for these days, so that a Prometheus that was down on the first has its end.
+_LAST_MONTH_DAYS = 7
 
 
 def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Prices = NO_PRICES) -> PeriodAccounts:
@@ -255,7 +260,20 @@ def _read_accounts(path: Path, now_wall_s: float, prices: Prices) -> AccountsRea
         by_period[name] = accounts_of(period, By.USER, None, prices)
         if name == "today":
             today = _held(period)
-    return AccountsReading(by_period, today)
+    return AccountsReading(by_period, today, _months(path, now_wall_s, prices), prices)
+
+
+def _months(path: Path, now_wall_s: float, prices: Prices) -> dict[MonthKey, Billed]:
+    """This month, and in its first days the last one, by user and group."""
+    months: dict[MonthKey, Billed] = {}
+    (this,), (last,) = (last_months(1, at_s, None) for at_s in (now_wall_s, now_wall_s - _LAST_MONTH_DAYS * DAY_S))
+    for name in {this, last}:
+        period = read_period(path, *month(name, now_wall_s, None))
+        for (slot, account), amounts in period.usage.items():
+            key = MonthKey(name, account_name(account), account.group)
+            charge = charge_of(slot, period.models.get(slot.gpu_uuid, ""), amounts, prices)
+            months[key] = months.get(key, Billed()).plus(Billed(amounts, charge))
+    return months
 
 
 def _held(period: PeriodUsage) -> dict[HeldKey, int]:

@@ -78,6 +78,9 @@ class Amounts(NamedTuple):
         return Amounts(*map(max, self, other))
 
 
+NOTHING = Amounts()
+
+
 def sum_amounts(rows: Iterable[Amounts]) -> Amounts:
     return Amounts(*map(sum, zip(*rows, strict=True)))
 
@@ -185,12 +188,38 @@ class HeldKey(NamedTuple):
     gpu_uuid: str
 
 
+class Billed(NamedTuple):
+    """What was billed under one name, and what it costs."""
+
+    amounts: Amounts = NOTHING
+    charge: Charge = NO_CHARGE
+
+    def plus(self, other: Self) -> "Billed":
+        return Billed(self.amounts.plus(other.amounts), self.charge.plus(other.charge))
+
+
+class MonthKey(NamedTuple):
+    """`month` is a calendar month of the node's time zone, as 2026-11; `user` the name that is billed. A group may be
+    empty.
+    """
+
+    month: str
+    user: str
+    group: str
+
+
 @dataclass(frozen=True, slots=True)
 class AccountsReading:
-    """`by_period` is by user, for each of PERIODS. `held_today_ns` divides today's held time by owner and GPU."""
+    """`by_period` is by user, for each of PERIODS. `held_today_ns` divides today's held time by owner and GPU.
+
+    `months` has what was billed in this month, and in the first week of a month also that of the last one, at
+    `prices`: the sums that a fleet is made of.
+    """
 
     by_period: Mapping[str, PeriodAccounts] = field(default_factory=dict)
     held_today_ns: Mapping[HeldKey, int] = field(default_factory=dict)
+    months: Mapping[MonthKey, Billed] = field(default_factory=dict)
+    prices: Prices = NO_PRICES
 
 
 # One job in the ledger: what was billed to it, and what else is known of it.

@@ -1,9 +1,15 @@
-"""The slots of all nodes at one instant, and what a job used on each of its nodes, as a Prometheus has them."""
+"""The slots of all nodes at one instant, their accounts of a month, and what a job used on each of its nodes.
+
+All as a Prometheus that scrapes them has it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from gpucommons.base.periods import Period
+from gpucommons.model.accounts import NOTHING, Amounts
 
 
 class FleetState(StrEnum):
@@ -83,3 +89,40 @@ class NodeUse:
     used_memory: float | None = None
     total_memory: float | None = None
     gpus: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class FleetBy(StrEnum):
+    """What the rows of the accounts of a fleet are."""
+
+    USER = "user"
+    GROUP = "group"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetBilled:
+    """What all nodes billed under one name. `costs` is by currency, as far as nodes have prices.
+
+    `unpriced_s` is held time without a price on nodes that have prices. Memory is not part of the amounts.
+    """
+
+    amounts: Amounts = NOTHING
+    costs: Mapping[str, float] = field(default_factory=dict)
+    unpriced_s: float = 0.0
+
+    def plus(self, other: Self) -> "FleetBilled":
+        currencies = dict.fromkeys((*self.costs, *other.costs))
+        return FleetBilled(
+            self.amounts.plus(other.amounts),
+            {name: self.costs.get(name, 0.0) + other.costs.get(name, 0.0) for name in currencies},
+            self.unpriced_s + other.unpriced_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMonth:
+    """A calendar month of all nodes, by user and group."""
+
+    name: str
+    period: Period
+    rows: Mapping[tuple[str, str], FleetBilled]

@@ -265,6 +265,13 @@ def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
     return Hidden(("slots",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
 
 
+def fleet_accounts_hidden_from(viewer: Viewer) -> Hidden | None:
+    """What was billed to other users on all nodes."""
+    if viewer.sees_accounts:
+        return None
+    return Hidden(("accounts",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
+
+
 def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
     if viewer.sees_accounts:
         return view
@@ -515,6 +522,8 @@ def _accounts(accounts: AccountsReading, viewer: Viewer) -> AccountsReading | No
     return AccountsReading(
         {name: _period(period, viewer.user) for name, period in accounts.by_period.items()},
         {key: ns for key, ns in accounts.held_today_ns.items() if key.account == viewer.user},
+        {key: billed for key, billed in accounts.months.items() if key.user == viewer.user},
+        accounts.prices,
     )
 
 

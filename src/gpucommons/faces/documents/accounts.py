@@ -31,7 +31,7 @@ _KWH_UJ = 3_600_000 * 10**6
 Row = dict[str, Json]
 
 
-class _Billed(NamedTuple):
+class BilledRow(NamedTuple):
     """What a row or total shows. `time` is how long the slot was free, of rows by GPU."""
 
     amounts: Amounts
@@ -39,7 +39,7 @@ class _Billed(NamedTuple):
     time: SlotTime | None = None
 
 
-def _cost(name: str, schema: Schema) -> OptionalField[_Billed]:
+def _cost(name: str, schema: Schema) -> OptionalField[BilledRow]:
     return schema, lambda billed: billed.costs.get(name, ABSENT)
 
 
@@ -62,14 +62,14 @@ def _efficiency_ratio(amounts: Amounts) -> float | None:
 
 
 # Only where the price is set; null where it is not known.
-_COSTS: dict[str, OptionalField[_Billed]] = {
+_COSTS: dict[str, OptionalField[BilledRow]] = {
     "gpu_cost": _cost("gpu_cost", NUMBER_OR_NULL),
     "energy_cost": _cost("energy_cost", NUMBER_OR_NULL),
     "cost": _cost("cost", NUMBER_OR_NULL),
     "unpriced_gpu_hours": _cost("unpriced_gpu_hours", NUMBER),
     "co2_g": _cost("co2_g", NUMBER_OR_NULL),
 }
-ROW = Record[_Billed](
+ROW = Record[BilledRow](
     _COSTS,
     held_gpu_hours=(NUMBER, lambda billed: hours(billed.amounts.held_ns)),
     active_gpu_hours=(NUMBER, lambda billed: hours(billed.amounts.active_ns)),
@@ -82,7 +82,7 @@ ROW = Record[_Billed](
     efficiency_ratio=(NUMBER_OR_NULL, lambda billed: _efficiency_ratio(billed.amounts)),
 )
 # Rows by GPU also have how long the slot was free.
-_SLOT_ROW = Record[_Billed](
+_SLOT_ROW = Record[BilledRow](
     {
         "free_gpu_hours": (NUMBER, lambda billed: hours(billed.time.free_ns) if billed.time else ABSENT),
         "unknown_gpu_hours": (NUMBER, lambda billed: hours(billed.time.unknown_ns) if billed.time else ABSENT),
@@ -92,7 +92,7 @@ _SLOT_ROW = Record[_Billed](
 )
 
 
-def _row_record(by: By) -> Record[_Billed]:
+def _row_record(by: By) -> Record[BilledRow]:
     return _SLOT_ROW if by is By.GPU else ROW
 
 
@@ -149,8 +149,8 @@ def total_of(amounts: Amounts, charge: Charge, prices: Prices) -> Row:
     return ROW.build(_billed(amounts, charge, prices))
 
 
-def _billed(amounts: Amounts, charge: Charge, prices: Prices, time: SlotTime | None = None) -> _Billed:
-    return _Billed(amounts, cost_columns(amounts, charge, prices), time)
+def _billed(amounts: Amounts, charge: Charge, prices: Prices, time: SlotTime | None = None) -> BilledRow:
+    return BilledRow(amounts, cost_columns(amounts, charge, prices), time)
 
 
 def currency(prices: Prices) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpucommons.faces.documents import fleet, history, job, report
+from gpucommons.faces.documents import fleet, fleet_report, history, job, report
 from gpucommons.faces.documents.parameters import Parameter
 from gpucommons.faces.documents.resources import RESOURCES, SNAPSHOT
 from gpucommons.faces.documents.schema import TEXT, Schema, by_key, record
@@ -22,6 +22,7 @@ _STREAM = (
 )
 _REPORT = "The ledger is read for each request; 502 where it cannot be read."
 _FLEET = "Queried at most every 5 s; 502 where Prometheus fails."
+_FLEET_REPORT = "Queried at most once a minute for each month; 502 where Prometheus fails."
 _HISTORY = "Up to 24 h from memory. Longer ranges come from Prometheus, where one is configured; 502 where it fails."
 
 
@@ -47,6 +48,9 @@ _OPERATIONS = (
     ),
     _Operation("/report", report.SUMMARY, report.PARAMETERS, _json(report.SCHEMA), _REPORT),
     _Operation("/fleet", fleet.SUMMARY, (), _json(fleet.SCHEMA), _FLEET),
+    _Operation(
+        "/fleet/report", fleet_report.SUMMARY, fleet_report.PARAMETERS, _json(fleet_report.SCHEMA), _FLEET_REPORT
+    ),
     _Operation("/job", job.SUMMARY, job.PARAMETERS, _json(job.SCHEMA), _REPORT),
     _Operation("/history", "one reading over time", history.PARAMETERS, _json(history.SCHEMA), _HISTORY),
     _Operation(

@@ -7,13 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpucommons.base.http_client import get_chunks
+from gpucommons.base.periods import month
 from gpucommons.base.threads import in_daemon_thread
-from gpucommons.faces.fleet import queries
+from gpucommons.faces.fleet import months, queries
 from gpucommons.faces.fleet.queries import FleetAnswers, FleetError, Sample, SampleStore, VectorReader
 from gpucommons.faces.fleet.view import fleet_view, silent_targets
-from gpucommons.model.fleet import FleetView
+from gpucommons.model.fleet import FleetMonth, FleetView
 
 _FRESH_S = 5.0
+# The recorded series of the accounts have a value every 4 minutes.
+_FRESH_MONTH_S = 60.0
+_MAX_MONTHS = 24
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 64 * 2**20
 _PASSWORD = re.compile(r"//[^/@]*@")
@@ -52,6 +56,18 @@ class FleetSource:
             answers = replace(answers, remembered_states=remembered_states, remembered_gpus=remembered_gpus)
         return fleet_view(answers, self.page_pattern)
 
+    async def read_month(self, name: str, now_s: float) -> FleetMonth:
+        """What was billed on all nodes in this month. Raises FleetError, and ValueError for what is not a month."""
+        time_s = months.asked_at(month(name, now_s, None), now_s)
+        store = SampleStore()
+        answers = await asyncio.gather(
+            *(
+                self._query(months.month_query(quantity, name), months.LABELS, store, time_s)
+                for quantity in months.QUANTITIES
+            )
+        )
+        return months.fleet_month(name, now_s, dict(zip(months.QUANTITIES, answers, strict=True)))
+
     async def query(self, expression: str, labels: Sequence[str]) -> list[Sample]:
         """The answer to one instant query, with these labels. Raises FleetError."""
         return await self._query(expression, labels, SampleStore())
@@ -61,13 +77,17 @@ class FleetSource:
     ) -> list[Sample]:
         return await self._query(queries.remembered_query(metric, self.selector, silent), labels, store)
 
-    async def _query(self, expression: str, labels: Sequence[str], store: SampleStore) -> list[Sample]:
+    async def _query(
+        self, expression: str, labels: Sequence[str], store: SampleStore, time_s: float | None = None
+    ) -> list[Sample]:
+        """At `time_s`, or now."""
         rows = VectorReader(labels, store)
+        at = {} if time_s is None else {"time": f"{time_s:.3f}"}
         async for chunk in get_chunks(
             f"{self.url.rstrip('/')}/api/v1/query",
             "Prometheus",
             self._failure,
-            parameters={"query": expression},
+            parameters={"query": expression, **at},
             timeout_s=self.timeout_s,
             max_bytes=_MAX_BYTES,
         ):
@@ -84,13 +104,17 @@ class FleetSource:
 
 
 class FleetReader:
-    """The newest view. A failure is kept for as long as a view, so that many viewers do not repeat it."""
+    """The newest view, and the accounts of months.
+
+    A failure is kept for as long as a view, so that many viewers do not repeat it.
+    """
 
     def __init__(self, source: FleetSource, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._clock = clock
         self._begun_s = 0.0
         self._reading: asyncio.Task[FleetView] | None = None
+        self._months: dict[str, tuple[float, asyncio.Task[FleetMonth]]] = {}
 
     async def view(self) -> FleetView:
         """Raises FleetError."""
@@ -101,11 +125,25 @@ class FleetReader:
         # A viewer that leaves does not end the reading for the others.
         return await asyncio.shield(self._reading)
 
+    async def month(self, name: str) -> FleetMonth:
+        """Raises FleetError, and ValueError for what is not a month."""
+        begun_s, reading = self._months.get(name, (0.0, None))
+        if reading is None or (reading.done() and self._clock() - begun_s >= _FRESH_MONTH_S):
+            while len(self._months) >= _MAX_MONTHS:
+                del self._months[next(iter(self._months))]
+            reading = asyncio.create_task(in_daemon_thread(lambda: self._read_month(name)), name="fleet-month")
+            reading.add_done_callback(_retrieved)
+            self._months[name] = self._clock(), reading
+        return await asyncio.shield(reading)
+
+    def _read_month(self, name: str) -> FleetMonth:
+        return asyncio.run(self._source.read_month(name, time.time()))
+
     def _read(self) -> FleetView:
         return asyncio.run(self._source.read())
 
 
-def _retrieved(task: "asyncio.Task[FleetView]") -> None:
+def _retrieved(task: "asyncio.Task[FleetView] | asyncio.Task[FleetMonth]") -> None:
     """The failure is reported to the viewers; without one it needs no line in the log."""
     if not task.cancelled():
         task.exception()

@@ -1,11 +1,13 @@
 """The API's endpoints: each viewer's documents, made once per snapshot, with ETags and compression."""
 
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from gpucommons.base.threads import in_daemon_thread
+from gpucommons.faces.documents import fleet_report as fleet_report_document
 from gpucommons.faces.documents import history as history_document
 from gpucommons.faces.documents import job as job_document
 from gpucommons.faces.documents import report as report_document
@@ -188,6 +190,23 @@ class Api:
             return _not_modified(etag)
         body, zipped = await self._fleet_body(view, request.viewer)
         return _response(request, body, etag, lambda: zipped)
+
+    async def fleet_report(self, request: Request) -> Response:
+        try:
+            by, names = fleet_report_document.read(
+                read_query(request.query, fleet_report_document.PARAMETERS), time.time()
+            )
+            found = (
+                fleet_report_document.no_fleet()
+                if self._fleet is None
+                else await fleet_report_document.document(by, names, request.viewer, self._fleet.month)
+            )
+        except BadParameter as error:
+            return _bad_parameter(error)
+        except FleetError as error:
+            return _failed(str(error))
+        body = encoded(found)
+        return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
 
     async def _fleet_body(self, view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:
         """Encoded in a thread, once for all viewers that see the same: a large fleet takes as long as a few scrapes."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 from urllib.parse import quote
 
-from gpucommons.faces.documents import fleet, job, report
+from gpucommons.faces.documents import fleet, fleet_report, job, report
 from gpucommons.faces.documents.openapi import BASE
 from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.faces.web.routes.api import Api
@@ -156,6 +156,7 @@ def api_routes(api: Api) -> list[Route]:
         ),
         Route(f"{BASE}/report", api.report, "api/report", report.SUMMARY),
         Route(f"{BASE}/fleet", api.fleet, "api/fleet", fleet.SUMMARY),
+        Route(f"{BASE}/fleet/report", api.fleet_report, "api/fleet/report", fleet_report.SUMMARY),
         Route(f"{BASE}/job", api.job, "api/job", job.SUMMARY),
         Route(f"{BASE}/history", api.history, "api/history", "one reading over time"),
         Route(f"{BASE}/stream", api.stream, "api/stream", "all sections, live (server-sent events)"),

@@ -4,18 +4,20 @@ import { render } from './vendor/preact.mjs';
 import { html, classes } from './html.js';
 import { Still } from './lazy.js';
 import { Choice } from './parts.js';
-import { bytes, clock, count, duration, percent, plural } from './format.js';
+import { bytes, clock, count, duration, hours, kilowattHours, money, percent, plural } from './format.js';
 import { Strip } from './sections/now.js';
 import { QUEUED, stateWord } from './states.js';
 
 const EVERY_MS = 5000;
+// The accounts are recorded every 4 minutes.
+const ACCOUNTS_EVERY_MS = 60000;
 // The first cells are painted at once, the others in the next moment; beyond the most, when the viewer asks for them.
 const FIRST_DRAWN = 400;
 const MOST_DRAWN = 4000;
 const MOST_PROBLEMS = 6;
 const STATES = ['free', 'held_idle', 'reserved', 'unknown', 'busy', 'lost', 'silent'];
 const CELL_WORDS = { held_idle: 'idle' };
-const DEFAULTS = { user: '', model: '', state: '', by: 'state' };
+const DEFAULTS = { user: '', model: '', state: '', by: 'state', accounts: 'user' };
 const ICONS = { bad: '/static/icon-bad.svg', warning: '/static/icon-warning.svg' };
 
 const root = document.getElementById('page');
@@ -24,11 +26,14 @@ const icon = document.querySelector('link[rel=icon]');
 const given = new URLSearchParams(window.location.search);
 const state = {
   found: null,
+  report: null,
+  reportError: '',
   error: '',
   most: FIRST_DRAWN,
   view: Object.fromEntries(Object.entries(DEFAULTS).map(([name, value]) => [name, given.get(name) ?? value])),
 };
 let timer = 0;
+let accountsTimer = 0;
 
 const draw = () => render(html`<${Page} ...${state} />`, root);
 
@@ -59,6 +64,20 @@ async function load() {
   if (!document.hidden) timer = setTimeout(load, EVERY_MS);
 }
 
+async function loadAccounts() {
+  clearTimeout(accountsTimer);
+  const by = state.view.accounts;
+  try {
+    const response = await fetch(`/api/v1/fleet/report?by=${encodeURIComponent(by)}`);
+    const answer = await response.json();
+    if (by === state.view.accounts)
+      change(response.ok ? { report: answer, reportError: '' } : { reportError: answer.error });
+  } catch {
+    change({ reportError: 'The agent does not answer. Trying again.' });
+  }
+  if (!document.hidden) accountsTimer = setTimeout(loadAccounts, ACCOUNTS_EVERY_MS);
+}
+
 function announce({ fleet: { summary } }) {
   const title = `${summary.sentence} · fleet`;
   if (document.title !== title) document.title = title;
@@ -67,9 +86,17 @@ function announce({ fleet: { summary } }) {
 }
 
 // A tab in the background asks nothing.
-document.addEventListener('visibilitychange', () => (document.hidden ? clearTimeout(timer) : load()));
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) {
+    clearTimeout(timer);
+    clearTimeout(accountsTimer);
+  } else {
+    load();
+    loadAccounts();
+  }
+});
 
-function Page({ found, error, view, most }) {
+function Page({ found, error, view, most, report, reportError }) {
   return html`<header class="bar">
       <p class="mark">gpucommons</p>
       <h1 class="host">Fleet</h1>
@@ -84,6 +111,7 @@ function Page({ found, error, view, most }) {
     <main class=${classes(error && found && 'old')} data-slots=${found ? found.fleet.slots.length : null}>
       ${error && html`<p class="failed" role="alert"><b>No current readings.</b> ${error}</p>`}
       ${found && html`<${Fleet} found=${found} view=${view} most=${most} />`}
+      ${found && html`<${Accounts} report=${report} error=${reportError} by=${view.accounts} />`}
       ${!found && !error && html`<p class="quiet" role="status">Asking Prometheus …</p>`}
     </main>`;
 }
@@ -130,6 +158,75 @@ function Fleet({ found, view, most }) {
       </p>`
       }
     </section>`;
+}
+
+const ACCOUNTS_BY = [
+  ['user', 'Users'],
+  ['group', 'Groups'],
+  ['month', 'Months'],
+];
+
+// The sums of all ledgers for this month, or by month.
+function Accounts({ report, error, by }) {
+  const [name, period] = report && report.accounts ? Object.entries(report.accounts)[0] : ['', null];
+  const rows = period && period.by === by ? Object.entries(period[`${by}s`]) : null;
+  const pickRows = (accounts) => {
+    choose({ accounts });
+    loadAccounts();
+  };
+  return html`<section id="accounts" aria-labelledby="accounts-title">
+    <div class="head">
+      <h2 id="accounts-title">Accounts</h2>
+      <p class="note">GPU-hours of all nodes${name && `, ${name}`}</p>
+      <div class="tools"><${Choice} label="rows" options=${ACCOUNTS_BY} value=${by} onPick=${pickRows} /></div>
+    </div>
+    ${error && html`<p class="failed" role="alert">${error}</p>`}
+    ${report && report.hidden && html`<p class="quiet" data-hidden="accounts">Accounts of others are ${report.hidden.sentence}.</p>`}
+    ${
+      rows &&
+      !rows.length &&
+      html`<p class="quiet">
+      No accounts of this month. Prometheus needs the rules of stack/rules/fleet.yml; they record every 4 minutes.
+    </p>`
+    }
+    ${rows && rows.length > 0 && html`<${AccountRows} period=${period} rows=${rows} />`}
+  </section>`;
+}
+
+function AccountRows({ period, rows }) {
+  const priced = 'cost' in period.total;
+  const energy = period.total.energy_kwh !== null;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="GPU-hours of all nodes">
+      <table class="rows accounts">
+        <thead>
+          <tr>
+            <th scope="col">${period.by[0].toUpperCase() + period.by.slice(1)}</th>
+            <th scope="col" class="number">Held</th>
+            <th scope="col" class="number">Whole GPUs</th>
+            <th scope="col" class="number">Active</th>
+            <th scope="col" class="number">Idle</th>
+            ${energy && html`<th scope="col" class="number">Energy</th>`}
+            ${priced && html`<th scope="col" class="number">Cost${period.currency ? ` ${period.currency}` : ''}</th>`}
+          </tr>
+        </thead>
+        <tbody>${rows.map(([name, row]) => html`<${AccountRow} key=${name} name=${name} row=${row} priced=${priced} energy=${energy} />`)}</tbody>
+        <tfoot><${AccountRow} name="total" row=${period.total} priced=${priced} energy=${energy} total=${true} /></tfoot>
+      </table>
+    </div>
+    ${period.cost_note && html`<p class="quiet">Cost: ${period.cost_note}.</p>`}
+    ${period.total.unpriced_gpu_hours > 0 && html`<p class="quiet">Without a price: ${hours(period.total.unpriced_gpu_hours)}.</p>`}`;
+}
+
+function AccountRow({ name, row, priced, energy, total }) {
+  return html`<tr data-account=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
+    <th scope="row" class="name"><bdi>${name}</bdi></th>
+    <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
+    <td class="number" data-f="gpu_equivalent_hours">${hours(row.gpu_equivalent_hours)}</td>
+    <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>
+    <td class="number" data-f="idle_gpu_hours">${hours(row.idle_gpu_hours)}</td>
+    ${energy && html`<td class="number" data-f="energy_kwh">${kilowattHours(row.energy_kwh)}</td>`}
+    ${priced && html`<td class="number" data-f="cost">${money(row.cost)}</td>`}
+  </tr>`;
 }
 
 function isShown(slot, { user, model, state: chosen }) {
@@ -320,3 +417,4 @@ function cellOf(slot, node, named, amount, detail) {
 }
 
 load();
+loadAccounts();
