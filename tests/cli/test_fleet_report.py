@@ -20,9 +20,10 @@ from gpucommons.faces.documents.fleet_report import SCHEMA
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.ledger.query import accounts_of, read_accounts, read_period
 from gpucommons.ledger.store import Store
-from gpucommons.model.accounts import By, Prices
+from gpucommons.model.accounts import Prices
 from gpucommons.model.allocations import Account
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.words import By
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 from needs import needs_program
 from prometheus_server import Prometheus, running_prometheus

@@ -67,6 +67,12 @@ def test_a_drop_in_is_valid_and_switches_its_part_on(drop_in: Path, tmp_path: Pa
     assert (done.returncode, done.stderr) == (0, "")
     copy.write_text(copy.read_text() + "KillMode=perhaps\n")
     assert "kill mode" in analyze("verify", str(tmp_path / "gpucommons.service")).stderr, "the drop-in is read"
+    if drop_in.name == "kernel-log.conf":
+        given = settings_of(drop_in)
+        assert given["CapabilityBoundingSet"] == given["AmbientCapabilities"] == ["CAP_SYSLOG"]
+        assert given["DeviceAllow"] == [f"{load(None, {}, {}).settings.path.kernel_log} r"]
+        assert given["ProtectKernelLogs"] == ["no"]
+        return
     (variable,) = settings_of(drop_in)["Environment"]
     name, _, value = variable.partition("=")
     settings = load(None, {name: value}, {}).settings

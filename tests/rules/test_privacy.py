@@ -24,6 +24,7 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
+from gpucommons.model.gpu import XidProgramsReading
 from gpucommons.model.idle import IdleMessage, IdleReading
 from gpucommons.model.leases import (
     Lease,
@@ -79,8 +80,10 @@ FILTERED = {
     *("attribution", "allocations", "slots", "ledger", "sharing", "leases", "idle", "accounts", "event_log", "alerts"),
     "processes",
     "command_lines",
+    "xid_programs",
 }
 HIDDEN = {
+    "kernel_log",
     "device_plugin",
     "job_hosts",
     "node_faults",
@@ -188,6 +191,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     AccountsReading: "by_period held_today_ns months prices",
     PeriodAccounts: "by since_s until_s rows slot_time gap_ns charges prices",
     HeldKey: "owner account gpu_uuid",
+    XidProgramsReading: "programs hidden",
     EventLogReading: "events",
     Event: "wall_s type user source details id",
     AlertsReading: "alerts",

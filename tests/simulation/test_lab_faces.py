@@ -36,6 +36,7 @@ EMPTY = {
     "gpucommons_gpu_health_problem": "all GPUs are healthy: scenario faults has these",
     "gpucommons_gpu_xid_errors_total": "likewise",
     "gpucommons_gpu_last_xid": "likewise",
+    "gpucommons_gpu_xid_program_": "likewise",
     "gpucommons_gpu_critical_events_total": "likewise",
     "gpucommons_gpu_fan_ratio": "these H200 have no fans",
     "DCGM_FI_DEV_RETIRED_": "an H200 remaps rows instead of retiring pages",

@@ -14,7 +14,7 @@ from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import DcgmSettings, KubernetesSettings, Settings
 from gpucommons.config.state_directory import events_position_file, gpu_record
 from gpucommons.model.events import AlertsReading, EventsReading
-from gpucommons.model.gpu import AllocationRatioReading, GpuReading
+from gpucommons.model.gpu import AllocationRatioReading, GpuReading, KernelLogReading
 from gpucommons.model.host import (
     CpuReading,
     FilesystemReading,
@@ -45,6 +45,7 @@ from gpucommons.owners.owner import OwnerRules
 from gpucommons.owners.process_identity import CommandLines, ProcessIdentities, pid_view
 from gpucommons.owners.slot_states import IdleWindow
 from gpucommons.owners.slots import slice_owner
+from gpucommons.owners.xid_programs import XidProgramStage
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 from gpucommons.sources.alertmanager import AlertmanagerSource, OwnNode, own_names
@@ -57,6 +58,7 @@ from gpucommons.sources.host.cpu import CpuReader, read_memory, read_pressure
 from gpucommons.sources.host.filesystems import FilesystemReader
 from gpucommons.sources.host.hardware import HardwareReader
 from gpucommons.sources.host.kernel import KernelReader
+from gpucommons.sources.host.kernel_log import KernelLogReader
 from gpucommons.sources.host.process_details import CommandReader, ProcessDetailsReader, read_pid_facts
 from gpucommons.sources.host.processes import ProcessTableReader
 from gpucommons.sources.host.textfile import TextFileReader
@@ -172,7 +174,8 @@ def agent_sources(
     if world is None:
         return sources, allocations
     sources, attribution = with_attribution(sources, world, rules)
-    return sources, lambda readings: allocations(attribution(readings))
+    xids = XidProgramStage()
+    return sources, lambda readings: xids(allocations(attribution(readings)))
 
 
 def _idle_window(settings: Settings) -> IdleWindow:
@@ -250,6 +253,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
         Source("text_files", "text_files", TextFilesReading, text_files.read, host_s, 5.0),
         Source("processes", "processes", ProcessTable, processes.read, processes_s, 5.0),
         Source("nvml", "gpus", GpuReading, nvml.read, nvml_s, nvml_deadline_s),
+        Source("kernel_log", "kernel_log", KernelLogReading, KernelLogReader(Path(path.kernel_log)).read, interval_s),
         Source("docker", "docker", ContainerReading, docker.read, runs_on="loop", run=docker.run),
         Source("podman", "podman", ContainerReading, podman.read, runs_on="loop", run=podman.run),
         Source("container_usage", "container_usage", ContainerUsageReading, usage.read, 5.0, 5.0),

@@ -48,6 +48,7 @@ class PathSettings:
     sysfs: str = option("/sys", "directory of sysfs; in a container, the host's /sys as mounted there")
     rootfs: str = option("/", "root of the host's file systems; in a container, the host's / as mounted there")
     cgroupfs: str = option("/sys/fs/cgroup", "directory of the control groups")
+    kernel_log: str = option("/dev/kmsg", "device of the kernel log, which names the process of an XID error")
     docker_socket: str = option("/var/run/docker.sock", "socket of the Docker engine")
     podman_socket: str = option("/run/podman/podman.sock", "socket of the Podman service")
     kubelet_socket: str = option(

@@ -17,7 +17,7 @@ from gpucommons.base.threads import WorkerThread
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading, Numbering, format_line, parse_line
-from gpucommons.model.gpu import GpuReading
+from gpucommons.model.gpu import GpuReading, XidProgramsReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading, MpsReading, Trespasser
 from gpucommons.model.sharing import ParkingReading, SharingReading
@@ -31,6 +31,7 @@ from gpucommons.rules.cost import quota_states
 
 SOURCE = "gpucommons"
 GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
+PROGRAM_XID = "program.xid"
 ALLOCATION_SEEN = "allocation.seen"
 QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
 TURN_REVOKED = "turn.revoked"
@@ -58,7 +59,17 @@ _MPS = {
 IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
 ANY_SLOT = "any"
 TYPES = (
-    *(GPU_LOST, GPU_BACK, GPU_XID, ALLOCATION_SEEN, ALLOCATION_GONE, QUOTA_EXCEEDED, QUOTA_KEPT, TURN_REVOKED),
+    *(
+        GPU_LOST,
+        GPU_BACK,
+        GPU_XID,
+        PROGRAM_XID,
+        ALLOCATION_SEEN,
+        ALLOCATION_GONE,
+        QUOTA_EXCEEDED,
+        QUOTA_KEPT,
+        TURN_REVOKED,
+    ),
     *(LEASE_TRESPASSER, TRESPASSER_PAUSED, TRESPASSER_RESUMED, RESERVATION_RELEASED),
     *(MPS_STARTED, MPS_STOPPED, MPS_FAILED, MPS_DIED, MPS_LOG),
     *(PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED, PROGRAM_WAITED),
@@ -90,6 +101,7 @@ class DetectorState:
     mps: frozenset[str] = frozenset()
     paused: Mapping[str, tuple[str, Details]] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
+    xid_programs: int = 0
 
 
 def state_after(events: Iterable[Event]) -> DetectorState:
@@ -142,6 +154,9 @@ def detect_events(
     lost, xids = before.lost, before.xids
     if readings.gpus is not None:
         lost, xids = _gpus(before, readings.gpus, new_events)
+    xid_programs = before.xid_programs
+    if readings.xid_programs is not None:
+        xid_programs = _xid_programs(before, readings.xid_programs, new_events)
     held, exceeded = before.held, before.exceeded
     if readings.allocations is not None and readings.allocations.complete and readings.gpus is not None:
         held = _allocations(before, readings.allocations, new_events)
@@ -164,8 +179,25 @@ def detect_events(
         mps=mps,
         paused=paused,
         idle=idle,
+        xid_programs=xid_programs,
     )
     return after, events
+
+
+def _xid_programs(before: DetectorState, reading: XidProgramsReading, new_events: _NewEvents) -> int:
+    """The programs that XIDs hit, under the name of their user. The numbers begin again with each agent."""
+    for one in reading.programs:
+        if one.number > before.xid_programs:
+            details: Details = {
+                "gpu": str(one.gpu_index),
+                "uuid": one.gpu_uuid,
+                "xid": str(one.code),
+                "program": one.program,
+                "pid": str(one.pid),
+                "by": "kernel log" if one.is_certain else "only program on the GPU",
+            }
+            new_events.append((PROGRAM_XID, one.user, details))
+    return max((before.xid_programs, *(one.number for one in reading.programs)))
 
 
 def _gpus(

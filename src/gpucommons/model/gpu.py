@@ -258,6 +258,52 @@ class XidRecord:
     recent: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
+class XidLine(NamedTuple):
+    """A line of the kernel log about an XID. `pci` is as in the line: 0000:c1:00. `pid` is None and `program` empty
+    where the driver does not know the process. `number` counts the lines since the agent started.
+    """
+
+    number: int
+    wall_s: float
+    pci: str
+    code: int
+    pid: int | None
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLogReading:
+    """The newest lines about XIDs."""
+
+    lines: tuple[XidLine, ...] = ()
+
+
+class XidProgram(NamedTuple):
+    """A program that an XID hit. `is_certain`: the kernel log names it; else it was the only one on the GPU.
+
+    `user` is the name that is billed, empty where it is not known. `number` counts the programs since the start.
+    """
+
+    number: int
+    gpu_uuid: str
+    gpu_index: int
+    code: int
+    wall_s: float
+    pid: int
+    program: str
+    user: str
+    uid: int | None
+    is_certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class XidProgramsReading:
+    """Those of the last hour. `hidden` are XIDs, as GPU and code, that hit a program that the viewer may not see."""
+
+    programs: tuple[XidProgram, ...] = ()
+    hidden: tuple[tuple[str, int], ...] = ()
+
+
 _NO_READINGS = GpuReadings()
 
 

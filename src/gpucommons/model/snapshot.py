@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from gpucommons.model.accounts import AccountsReading, LedgerReading
 from gpucommons.model.allocations import AllocationReading, SlotsReading
 from gpucommons.model.events import AlertsReading, EventLogReading, EventsReading
-from gpucommons.model.gpu import AllocationRatioReading, GpuReading
+from gpucommons.model.gpu import AllocationRatioReading, GpuReading, KernelLogReading, XidProgramsReading
 from gpucommons.model.host import (
     CpuReading,
     FilesystemReading,
@@ -126,6 +126,8 @@ class Readings:
     users: UsersReading | None = None
     command_lines: CommandLineReading | None = None
     attribution: Attribution | None = None
+    kernel_log: KernelLogReading | None = None
+    xid_programs: XidProgramsReading | None = None
     process_contexts: Mapping[ProcessKey, ProcessContext] | None = None
     allocations: AllocationReading | None = None
     slots: SlotsReading | None = None

@@ -25,6 +25,7 @@ from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerStat
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotsReading, SlotStatus, WorkloadKind
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
+from gpucommons.model.gpu import XidProgramsReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeaseRequest, LeasesReading, LeaseWait, MpsReading, Reservation, SlotBlocker
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, OwnerShare, ProcessShare, sum_portions
@@ -179,6 +180,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
             alerts=None if readings.alerts is None else _alerts(readings.alerts, viewer),
+            xid_programs=None if readings.xid_programs is None else _xid_programs(readings.xid_programs, viewer),
             processes=None if readings.processes is None else _processes(readings.processes, own),
             command_lines=None if readings.command_lines is None else _command_lines(readings.command_lines, own),
         ),
@@ -207,6 +209,7 @@ def _with_names(readings: Readings, viewer: Viewer) -> Readings:
         accounts=readings.accounts,
         event_log=None if readings.event_log is None else _named_events(readings.event_log, viewer),
         alerts=readings.alerts,
+        xid_programs=readings.xid_programs,
         processes=None if readings.processes is None else _processes(readings.processes, on_gpus),
         command_lines=None if lines is None else _command_lines(lines, own),
     )
@@ -414,6 +417,12 @@ def _own_keys(attribution: Attribution | None, viewer: Viewer) -> frozenset[Proc
     """The viewer's processes on GPUs."""
     found = attribution.processes if attribution else ()
     return frozenset(share.key for share in found if share.key is not None and _is_own_process(share, viewer))
+
+
+def _xid_programs(reading: XidProgramsReading, viewer: Viewer) -> XidProgramsReading:
+    own = tuple(one for one in reading.programs if viewer.uid is not None and one.uid == viewer.uid)
+    hidden = tuple((one.gpu_uuid, one.code) for one in reading.programs if one not in own)
+    return XidProgramsReading(own, hidden)
 
 
 def _processes(table: ProcessTable, own: frozenset[ProcessKey]) -> ProcessTable:

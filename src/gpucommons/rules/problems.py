@@ -14,7 +14,7 @@ from gpucommons.base.text import gibibytes, parse_decimal
 from gpucommons.model.accounts import LedgerState
 from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.events import ALLOCATION_GONE, Alert, Event
-from gpucommons.model.gpu import Gpu, GpuReading
+from gpucommons.model.gpu import Gpu, GpuReading, XidProgram, XidProgramsReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import MpsReading
 from gpucommons.model.ownership import ProcessShare
@@ -35,6 +35,9 @@ HELD_IDLE_S: Final = 1800.0
 # The source that asks the NVIDIA driver.
 DRIVER_SOURCE: Final = "nvml"
 _LEDGER_DISK_LOW_BYTES: Final = 1 << 30
+_AROUND_XID_S = 10.0
+# A sentence names at most this many programs.
+_MAX_NAMED = 3
 # The XID and the end of the jobs that belong to the loss of a GPU come within this time of it.
 _AROUND_LOSS_S: Final = 60.0
 
@@ -170,8 +173,9 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     gpus = readings.gpus.gpus if readings.gpus else ()
     ended = readings.event_log.events if readings.event_log else ()
     problems: list[Problem] = []
+    hit = readings.xid_programs or XidProgramsReading()
     for gpu in gpus:
-        problems += _of_gpu(gpu, snapshot.wall_s) if gpu.up else [_lost(gpu, ended)]
+        problems += _of_gpu(gpu, snapshot.wall_s, hit) if gpu.up else [_lost(gpu, ended)]
     if readings.gpus is not None:
         problems += _missing(readings.gpus)
     problems += _nvlinks(gpus)
@@ -251,7 +255,7 @@ def _ended_jobs(index: int, lost_wall_s: float, events: Sequence[Event]) -> Iter
             yield f"{workload} of {event.user}" if event.user and workload != event.user else workload
 
 
-def _of_gpu(gpu: Gpu, now_wall_s: float) -> Iterator[Problem]:
+def _of_gpu(gpu: Gpu, now_wall_s: float, hit: XidProgramsReading) -> Iterator[Problem]:
     grouped: dict[ProblemKind, list[HealthReason]] = {}
     for reason in gpu_health_of(gpu, now_wall_s).reasons:
         kind = _REASON_KINDS.get(reason.name)
@@ -273,7 +277,7 @@ def _of_gpu(gpu: Gpu, now_wall_s: float) -> Iterator[Problem]:
             gpu.identity.uuid,
             gpu.identity.index,
         )
-    yield from _xids(gpu, now_wall_s)
+    yield from _xids(gpu, now_wall_s, hit)
 
 
 def _level(kind: ProblemKind, reasons: Iterable[HealthReason]) -> HealthLevel:
@@ -288,7 +292,7 @@ def _title(kind: ProblemKind, gpu: Gpu) -> str:
     return f"GPU {gpu.identity.index} {_TITLES[kind]}{degrees}"
 
 
-def _xids(gpu: Gpu, now_wall_s: float) -> Iterator[Problem]:
+def _xids(gpu: Gpu, now_wall_s: float, hit: XidProgramsReading) -> Iterator[Problem]:
     """One problem for each code, however often it was reported."""
     seconds: dict[int, list[int]] = {}
     counts: dict[int, int] = {}
@@ -304,12 +308,38 @@ def _xids(gpu: Gpu, now_wall_s: float) -> Iterator[Problem]:
             f"xid/{gpu.identity.uuid}/{code}",
             ProblemKind.XID,
             HealthLevel.WARNING if known.cause is not Cause.HARDWARE else HealthLevel.CRITICAL,
-            f"GPU {gpu.identity.index}: XID {code}{times}: {known.sentence}.",
+            f"GPU {gpu.identity.index}: XID {code}{times}: {known.sentence}.{_hit_sentence(gpu, code, first_s, hit)}",
             known.remedy,
             gpu.identity.uuid,
             gpu.identity.index,
             float(first_s),
         )
+
+
+def _hit_sentence(gpu: Gpu, code: int, first_s: int, hit: XidProgramsReading) -> str:
+    """The programs that an XID hit, and whose they are."""
+    uuid = gpu.identity.uuid
+    # The driver's event and the line of the kernel log may be some seconds apart.
+    programs = [
+        one
+        for one in hit.programs
+        if (one.gpu_uuid, one.code) == (uuid, code) and one.wall_s >= first_s - _AROUND_XID_S
+    ]
+    hidden = hit.hidden.count((uuid, code))
+    certain = [one for one in programs if one.is_certain]
+    named = [xid_program_name(one) for one in (certain or programs)[:_MAX_NAMED]]
+    more = len(certain or programs) - len(named) + hidden
+    if not named:
+        return " It hit a program of another user." if hidden else ""
+    others = f" and {more} more" if more else ""
+    if certain:
+        return f" It hit {', '.join(named)}{others}."
+    return f" The only program on the GPU was {named[0]}."
+
+
+def xid_program_name(one: XidProgram) -> str:
+    """`train.py (pid 1234) of alice`."""
+    return f"{one.program or 'a program'} (pid {one.pid}){f' of {one.user}' if one.user else ''}"
 
 
 def _nvlinks(gpus: Iterable[Gpu]) -> Iterator[Problem]:

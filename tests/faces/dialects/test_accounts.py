@@ -2,19 +2,25 @@
 
 from typing import Any
 
+import pytest
+
 from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons.accounts import CO2, COST, collect_accounts
 from gpucommons.faces.documents.accounts import accounts
 from gpucommons.ledger.query import PeriodUsage, accounts_of
-from gpucommons.model.accounts import AccountsReading, Amounts
+from gpucommons.model.accounts import AccountsReading, Amounts, Billed, Charge, MonthKey, Prices
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.words import By
 from ledger.builders import ALICE, GPU
 from played import snapshot_of
 
+NOVEMBER = MonthKey("2026-11", "alice", "lab")
+
 
 def series(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
-    return {family.metric.name: dict(family.points) for family in collect_accounts(snapshot)}
+    """Those that have a point."""
+    families = {family.metric.name: dict(family.points) for family in collect_accounts(snapshot)}
+    return {name: points for name, points in families.items() if points}
 
 
 def test_the_metrics_equal_the_document() -> None:
@@ -29,8 +35,26 @@ def test_the_metrics_equal_the_document() -> None:
     assert grams
 
 
-def test_without_prices_there_are_no_series() -> None:
+def test_without_prices_there_are_no_costs() -> None:
     usage = PeriodUsage(0, 60, {(GPU, ALICE): Amounts(10**12, energy_uj=10**12)})
-    reading = AccountsReading({"today": accounts_of(usage, By.USER)})
-    assert series(snapshot_of(Readings(accounts=reading))) == {COST.name: {}, CO2.name: {}}
-    assert series(snapshot_of(Readings())) == {COST.name: {}, CO2.name: {}}
+    reading = AccountsReading({"today": accounts_of(usage, By.USER)}, months={NOVEMBER: Billed(Amounts(3 * 10**9))})
+    assert series(snapshot_of(Readings(accounts=reading))) == {
+        f"gpucommons_accounts_month_{what}": {NOVEMBER: value}
+        for what, value in (
+            ("held_gpu_seconds", 3.0),
+            ("gpu_equivalent_seconds", 0.0),
+            ("active_gpu_seconds", 0.0),
+            ("idle_gpu_seconds", 0.0),
+            ("sm_gpu_seconds", 0.0),
+        )
+    }, "and energy that was not measured is absent"
+    assert series(snapshot_of(Readings())) == {}
+
+
+def test_a_month_has_its_cost_in_the_currency_and_what_has_no_price() -> None:
+    charge = Charge(2_500_000_000 * 3600 * 10**9, 3600 * 10**9, 60 * 10**9)
+    prices = Prices((("*", 2_500_000_000),), currency="EUR")
+    reading = AccountsReading(months={NOVEMBER: Billed(Amounts(3660 * 10**9), charge)}, prices=prices)
+    found = series(snapshot_of(Readings(accounts=reading)))
+    assert found["gpucommons_accounts_month_cost"] == {(*NOVEMBER, "EUR"): 2.5}
+    assert found["gpucommons_accounts_month_unpriced_gpu_seconds"] == {NOVEMBER: pytest.approx(60, abs=0.01)}

@@ -7,7 +7,7 @@ from gpucommons.faces.dialects.series import OVERFLOW, pid_label, processes_beyo
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, Point, counter, gauge
 from gpucommons.model.gpu import THROTTLE_REASONS, GpmReading, Gpu, GpuReading, MigInstance
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.health import gpu_health_of
+from gpucommons.rules.health import XID_RECENT_S, gpu_health_of
 
 # gpucommons_gpu_*: what no other dialect has of a GPU: presence, health, XIDs, throttle reasons, limits.
 
@@ -37,6 +37,16 @@ PROBLEM = gauge("gpucommons_gpu_health_problem", "Reason why a GPU is not ok; 1 
 XIDS = counter("gpucommons_gpu_xid_errors_total", "Number of XID errors since the agent started.", *_GPU, "xid")
 LAST_XID = gauge("gpucommons_gpu_last_xid", "Code of the last XID error since the agent started.", *_GPU)
 LAST_XID_TIME = gauge("gpucommons_gpu_last_xid_timestamp_seconds", "Unix time of the last XID error.", *_GPU)
+XID_PROGRAM = gauge(
+    "gpucommons_gpu_xid_program_timestamp_seconds",
+    "Unix time of the last XID error that hit a program, of the last 10 minutes.",
+    *_GPU,
+    "xid",
+    "program",
+    "pid",
+    "user",
+    optional=("user",),
+)
 EVENTS = counter("gpucommons_gpu_critical_events_total", "Number of critical events other than XIDs.", *_GPU, "event")
 THROTTLE = gauge(
     "gpucommons_gpu_throttle_reason_active", "Reason for lower clocks: 1 if it holds now, else 0.", *_GPU, "reason"
@@ -172,6 +182,7 @@ GPUS_CATALOGUE = (
     XIDS,
     LAST_XID,
     LAST_XID_TIME,
+    XID_PROGRAM,
     EVENTS,
     THROTTLE,
     *(metric for metric, _ in _ONE),
@@ -194,6 +205,12 @@ def collect_gpus(snapshot: Snapshot) -> Iterator[Family]:
     yield EXPECTED.value(reading.expected)
     yield PRESENT.value(reading.present)
     yield from _of_all(reading, snapshot.wall_s)
+    hit = snapshot.readings.xid_programs
+    yield XID_PROGRAM.of(
+        ((str(one.gpu_index), one.gpu_uuid, str(one.code), one.program, str(one.pid), one.user), one.wall_s)
+        for one in (hit.programs if hit else ())
+        if snapshot.wall_s - one.wall_s <= XID_RECENT_S
+    )
     present = [(_labels(gpu), gpu) for gpu in reading.present_gpus()]
     yield THROTTLE.of(_throttle_points(present))
     for metric, read in _ONE:

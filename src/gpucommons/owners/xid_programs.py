@@ -1,0 +1,141 @@
+"""Which program an XID error hit, and whose it is. Computed at each snapshot, after attribution, on the event loop.
+
+The kernel log names the process, if the agent may read it. Otherwise, and where the driver does not know it, the only
+program on the GPU is taken, and none if there are several. An XID often ends its program: who owned a process is
+remembered for a while after it was last seen.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpucommons.model.gpu import RECENT_S, Gpu, XidLine, XidProgram, XidProgramsReading
+from gpucommons.model.snapshot import Readings
+from gpucommons.rules.identities import account_names, billed_to, short_command
+
+_REMEMBERED_S = 120.0
+# The kernel log has the line within this time of the driver's event, or it has none.
+_SETTLED_S = 3.0
+_KEPT = 64
+
+
+class _Process(NamedTuple):
+    pid: int
+    program: str
+    user: str
+    uid: int | None
+    seen_s: float
+
+
+class _Event(NamedTuple):
+    """New XIDs of one code, and the processes that were on the GPU."""
+
+    gpu: Gpu
+    code: int
+    wall_s: float
+    on_gpu: tuple[_Process, ...]
+
+
+class XidProgramStage:
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._processes: dict[tuple[str, int], _Process] = {}
+        self._counts: dict[tuple[str, int], int] = {}
+        self._lines_taken = 0
+        self._open: list[_Event] = []
+        self._found: deque[XidProgram] = deque(maxlen=_KEPT)
+        self._count = 0
+
+    def __call__(self, readings: Readings) -> Readings:
+        if readings.gpus is None:
+            return readings
+        now_s = self._wall()
+        self._remember(readings, now_s)
+        gpus = readings.gpus.gpus
+        for line in readings.kernel_log.lines if readings.kernel_log else ():
+            if line.number > self._lines_taken:
+                self._lines_taken = line.number
+                self._take_line(line, gpus)
+        self._open += [event for gpu in gpus for event in self._new_events(gpu, now_s)]
+        settled = [event for event in self._open if now_s - event.wall_s >= _SETTLED_S]
+        self._open = [event for event in self._open if now_s - event.wall_s < _SETTLED_S]
+        for event in settled:
+            self._take_only_program(event)
+        while self._found and now_s - self._found[0].wall_s > RECENT_S:
+            self._found.popleft()
+        return replace(readings, xid_programs=XidProgramsReading(tuple(self._found)))
+
+    def _remember(self, readings: Readings, now_s: float) -> None:
+        contexts = readings.process_contexts or {}
+        names = account_names(readings.allocations)
+        for share in readings.attribution.processes if readings.attribution else ():
+            context = contexts.get(share.key) if share.key else None
+            program = short_command(context.command_line if context else (), share.workload.process_name)
+            user = billed_to(share, names) or ""
+            key = (share.place.gpu_uuid, share.pid)
+            self._processes[key] = _Process(share.pid, program, user, share.workload.uid, now_s)
+        self._processes = {
+            key: process for key, process in self._processes.items() if now_s - process.seen_s < _REMEMBERED_S
+        }
+
+    def _take_line(self, line: XidLine, gpus: tuple[Gpu, ...]) -> None:
+        gpu = next((gpu for gpu in gpus if _same_place(gpu.identity.pci_bus_id, line.pci)), None)
+        if gpu is None or line.pid is None:
+            return
+        known = self._processes.get((gpu.identity.uuid, line.pid))
+        process = known or _Process(line.pid, line.program, "", None, line.wall_s)
+        self._add(gpu, line.code, line.wall_s, process, certain=True)
+
+    def _new_events(self, gpu: Gpu, now_s: float) -> list[_Event]:
+        found = []
+        for code, count in gpu.xid.counts.items():
+            key = (gpu.identity.uuid, code)
+            if count > self._counts.get(key, 0):
+                recent = (
+                    process
+                    for (uuid, _), process in self._processes.items()
+                    if uuid == gpu.identity.uuid and now_s - process.seen_s < _SETTLED_S
+                )
+                found.append(_Event(gpu, code, now_s, tuple(recent)))
+            self._counts[key] = count
+        return found
+
+    def _take_only_program(self, event: _Event) -> None:
+        uuid = event.gpu.identity.uuid
+        named = any(
+            one.gpu_uuid == uuid and one.code == event.code and abs(one.wall_s - event.wall_s) <= 2 * _SETTLED_S
+            for one in self._found
+        )
+        if not named and len(event.on_gpu) == 1:
+            self._add(event.gpu, event.code, event.wall_s, event.on_gpu[0], certain=False)
+
+    def _add(self, gpu: Gpu, code: int, wall_s: float, process: _Process, certain: bool) -> None:
+        """One entry for each process and code, with the time of the last one."""
+        uuid = gpu.identity.uuid
+        same = [one for one in self._found if (one.gpu_uuid, one.code, one.pid) == (uuid, code, process.pid)]
+        for one in same:
+            self._found.remove(one)
+        self._count += not same
+        number = same[0].number if same else self._count
+        self._found.append(
+            XidProgram(
+                number,
+                uuid,
+                gpu.identity.index,
+                code,
+                wall_s,
+                process.pid,
+                process.program,
+                process.user,
+                process.uid,
+                certain,
+            )
+        )
+
+
+def _same_place(pci_bus_id: str, of_line: str) -> bool:
+    """NVML writes 00000000:C1:00.0, the kernel log 0000:c1:00."""
+    domain, _, rest = pci_bus_id.lower().partition(":")
+    return f"{domain[-4:].rjust(4, '0')}:{rest}".partition(".")[0] == of_line.partition(".")[0]
