@@ -209,7 +209,12 @@ function AccountRows({ period, rows }) {
             ${priced && html`<th scope="col" class="number">Cost${period.currency ? ` ${period.currency}` : ''}</th>`}
           </tr>
         </thead>
-        <tbody>${rows.map(([name, row]) => html`<${AccountRow} key=${name} name=${name} row=${row} priced=${priced} energy=${energy} />`)}</tbody>
+        <tbody>
+          ${rows.map(
+            ([name, row]) =>
+              html`<${AccountRow} key=${name} name=${name} row=${row} priced=${priced} energy=${energy} />`,
+          )}
+        </tbody>
         <tfoot><${AccountRow} name="total" row=${period.total} priced=${priced} energy=${energy} total=${true} /></tfoot>
       </table>
     </div>
