@@ -1,13 +1,17 @@
 """A real Slurm with the printed configuration, the real hooks and agent, and programs on fake GPUs."""
 
+import base64
+import gzip
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,6 +22,7 @@ from gpucommons.pauser.stopped import why_stopped
 from gpucommons.slurm import hooks
 from gpucommons.slurm.configuration import NodePlan
 from open_folder import open_folder
+from prometheus_server import running_prometheus
 from running import command_process
 from shared_node import SharedNode
 from testbeds.slurm import NODE, SlurmCluster, slurm_cluster
@@ -215,6 +220,61 @@ def test_the_node_is_drained_while_a_gpu_is_lost_and_resumed_afterwards(night: S
     check()
     assert "Reason=bad disk" in night.cluster.node(), "a drain of others is not touched"
     night.cluster.run("scontrol", "update", f"nodename={NODE}", "state=resume")
+
+
+def test_a_job_that_is_requeued_while_it_is_suspended_gives_its_gpu_back(night: SlurmNode) -> None:
+    job = night.cluster.submit("exec sleep 600", "-p", "night", "--gres=gpu:night:1", "--requeue")
+    until(lambda: [row for row in night.allocations() if row["workload"] == job], "the job holds a GPU")
+    night.cluster.run("scontrol", "suspend", job)
+    night.cluster.wait_for(job, "SUSPENDED")
+    night.cluster.run("scontrol", "requeue", job)
+    until(lambda: not (night.jobs / job).exists(), "the epilog has run")
+    until(lambda: not night.allocations(), "the GPU is free")
+    night.cluster.wait_for(job, "PENDING")
+
+
+_TARGETS = """
+scrape_configs:
+  - job_name: gpucommons
+    scrape_interval: 1s
+    static_configs:
+      - {{targets: ["127.0.0.1:{port}"], labels: {{node: gpu1}}}}
+      - {{targets: ["localhost:{port}"], labels: {{node: gpu2}}}}
+"""
+
+
+def test_the_report_of_a_job_on_two_nodes_and_its_comments(night: SlurmNode, tmp_path: Path) -> None:
+    """Prometheus scrapes the agent as two nodes. slurmctld runs the hook when the job ends."""
+    config = tmp_path / "prometheus.yml"
+    config.write_text(_TARGETS.format(port=urlsplit(night.node.agent.url).port))
+    hook = night.cluster.config.parent / "admin-comment.sh"
+    with running_prometheus(config, tmp_path / "data") as prometheus:
+        options = f"--prometheus {prometheus.url}"
+        exported = f"export SLURM_CONF={night.cluster.config}"
+        hook.write_text(f"#!/bin/sh\n{exported}\n{sys.executable} -m gpucommons slurm admin-comment {options}\n")
+        program = night.program("-p", "night", "--gres=gpu:night:1")
+        job = night.job_of(program)
+        until(
+            lambda: len(prometheus.query(f'gpucommons_job_gpu_memory_bytes{{job_id="{job}"}} == {4 << 30}')) == 2,
+            "both nodes have the memory of the job",
+        )
+        done = command_process("report", "--job", job, *options.split(), environment=night.cluster.environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"job {job} on 2 nodes, from Prometheus\n"), "this machine has no ledger"
+        assert "\ngpu1: " in done.stdout
+        assert "\ngpu2: " in done.stdout
+        assert done.stdout.count("memory at most 4.0 of ") == 2
+        program.end()
+
+        def comment(name: str) -> str:
+            found = re.search(rf"{name}=(.*)", night.cluster.run("scontrol", "show", "job", job))
+            return found[1].strip() if found else ""
+
+        encoded = until(lambda: comment("AdminComment"), "slurmctld has run the hook")
+    summary = json.loads(gzip.decompress(base64.b64decode(encoded.removeprefix("JS1:"))))
+    assert set(summary["nodes"]) == {"gpu1", "gpu2"}
+    assert summary["nodes"]["gpu1"]["gpu_used_memory"] == {"0": 4 << 30}
+    assert comment("SystemComment").startswith("gpucommons: 2 nodes, GPU ")
 
 
 def test_targets_are_the_nodes_of_the_cluster(night: SlurmNode) -> None:

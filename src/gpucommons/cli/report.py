@@ -156,11 +156,17 @@ def _node_report(
 
 
 def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) -> None:
+    nodes = _nodes_of_job(reader, id, prometheus)
     document = reader.ask("job", {"id": id})
     if document is None:
-        document = _own_job(reader, id)
+        try:
+            document = _own_job(reader, id)
+        except CommandError:
+            # A machine without an agent: Prometheus has what the nodes of the job reported.
+            if not nodes:
+                raise
+            document = {"hidden": None, "job": None}
     job = document["job"]
-    nodes = _nodes_of_job(reader, id, prometheus)
     document = {**document, "nodes": {name: asdict(use) for name, use in nodes.items()}} if nodes else document
     if job is None and nodes and not as_json:
         show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes)]))
