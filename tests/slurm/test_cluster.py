@@ -4,7 +4,6 @@ import base64
 import gzip
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -251,7 +250,12 @@ def test_the_report_of_a_job_on_two_nodes_and_its_comments(night: SlurmNode, tmp
     with running_prometheus(config, tmp_path / "data") as prometheus:
         options = f"--prometheus {prometheus.url}"
         exported = f"export SLURM_CONF={night.cluster.config}"
-        hook.write_text(f"#!/bin/sh\n{exported}\n{sys.executable} -m gpucommons slurm admin-comment {options}\n")
+        # There is no accounting database: what would be written into it is kept.
+        manager, written = tmp_path / "sacctmgr", tmp_path / "written"
+        manager.write_text(f'#!/bin/sh\necho "$@" >> {written}\n')
+        manager.chmod(0o755)
+        command = f"{sys.executable} -m gpucommons slurm admin-comment {options}"
+        hook.write_text(f"#!/bin/sh\n{exported} PATH={tmp_path}:/usr/bin:/bin\n{command}\n")
         program = night.program("-p", "night", "--gres=gpu:night:1")
         job = night.job_of(program)
         until(
@@ -266,15 +270,14 @@ def test_the_report_of_a_job_on_two_nodes_and_its_comments(night: SlurmNode, tmp
         assert done.stdout.count("memory at most 4.0 of ") == 2
         program.end()
 
-        def comment(name: str) -> str:
-            found = re.search(rf"{name}=(.*)", night.cluster.run("scontrol", "show", "job", job))
-            return found[1].strip() if found else ""
-
-        encoded = until(lambda: comment("AdminComment"), "slurmctld has run the hook")
-    summary = json.loads(gzip.decompress(base64.b64decode(encoded.removeprefix("JS1:"))))
+        until(lambda: written.exists() and len(written.read_text().splitlines()) == 2, "slurmctld has run the hook")
+    admin, system = written.read_text().splitlines()
+    where, _, encoded = admin.partition(" set AdminComment=JS1:")
+    assert where == f"-i update job where jobid={job}"
+    assert f"jobid={job} set SystemComment=gpucommons: 2 nodes, GPU " in system
+    summary = json.loads(gzip.decompress(base64.b64decode(encoded)))
     assert set(summary["nodes"]) == {"gpu1", "gpu2"}
     assert summary["nodes"]["gpu1"]["gpu_used_memory"] == {"0": 4 << 30}
-    assert comment("SystemComment").startswith("gpucommons: 2 nodes, GPU ")
 
 
 def test_targets_are_the_nodes_of_the_cluster(night: SlurmNode) -> None:

@@ -34,6 +34,8 @@ app = typer.Typer(help="Slurm: hooks for its daemons, health of the node, summar
 
 _HOOK_SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 _SECOND_LOOK_S = 6.0
+# The database hears of the end of a job a moment later.
+_DATABASE_S = 5.0
 _DEFAULT_SCRIPTS = "/etc/slurm/gpucommons"
 NodeName = Annotated[
     str | None,
@@ -90,7 +92,8 @@ def admin_comment(
 ) -> None:
     """EpilogSlurmctld= of slurm.conf: write the summary of a job into AdminComment and SystemComment.
 
-    AdminComment has the format of Princeton's jobstats, SystemComment is text. The exit status is always 0.
+    AdminComment has the format of Princeton's jobstats, SystemComment is text. Both are written into Slurm's
+    accounting database (sacctmgr), where sacct reads them. The exit status is always 0.
     """
     from gpucommons.slurm import summary
 
@@ -99,16 +102,27 @@ def admin_comment(
         run = summary.parse_run(ask_slurm(["scontrol", "show", "job", "-d", "-o", id]))
         nodes = nodes_of_job(id, prometheus, config)
         comments = {
-            "admincomment": summary.admin_comment(nodes, run),
-            "systemcomment": summary.system_comment(nodes, run),
+            "AdminComment": summary.admin_comment(nodes, run),
+            "SystemComment": summary.system_comment(nodes, run),
         }
         if show_only:
             show(printable_lines(comments.values()))
             return
+        if job is None:
+            time.sleep(_DATABASE_S)
+        # slurmctld changes no job that has ended: the comments go into the accounting database.
         for name, text in comments.items():
-            ask_slurm(["scontrol", "update", "job", id, f"{name}={text}"])
+            ask_slurm(
+                ["sacctmgr", "-i", "update", "job", "where", f"jobid={_in_database(id)}", "set", f"{name}={text}"]
+            )
     except (SlurmError, CommandError, ValueError) as error:
         _log(f"admin-comment: job {id}: {error}")
+
+
+def _in_database(job: str) -> str:
+    """The last task of an array has the id of the array in slurmctld, which means all of its tasks in the database."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array == job and task else job
 
 
 def nodes_of_job(job: str, prometheus: str | None, config: Path | None) -> "dict[str, NodeUse]":
