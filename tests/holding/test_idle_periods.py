@@ -1,16 +1,18 @@
 """Idle periods: judged in a sliding window, and only from what was seen."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.test_lease_room import NOTEBOOK
 from gpucommons.model.idle import IdlePeriod, IdlePeriods
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.owners.holding_stage import AllocationStage, kept_waiting
-from gpucommons.owners.slot_states import IdleWindow, after, judge_idle
+from gpucommons.owners.slot_states import IdleWindow, after, judge_idle, shortest_idle_s
 from holding.test_allocations import docker, managed, process, readings
 
 HOUR_S = 3600.0
@@ -29,6 +31,14 @@ def played(stretches: Iterable[Stretch], window: IdleWindow = WINDOW, step_s: fl
 def idle_s(*stretches: Stretch) -> float | None:
     period = played(stretches)
     return None if period is None else period.length_s
+
+
+def test_holders_are_idle_for_as_long_as_all_of_them_are() -> None:
+    long, short, working = (replace(NOTEBOOK, idle_s=seconds) for seconds in (900.0, 60.0, None))
+    assert shortest_idle_s([long, short]) == 60.0
+    assert shortest_idle_s([long, working]) is None
+    assert shortest_idle_s([working]) is None
+    assert shortest_idle_s([]) is None
 
 
 def test_a_job_that_worked_for_an_hour_and_idles_for_three_is_idle_for_three() -> None:

@@ -565,11 +565,32 @@ def test_what_a_request_was_promised_survives_a_restart() -> None:
     granted(queue, 10.0)
     record = queue.record()
     assert (record.eligible_s, record.promised_s) == ({waits: 10.0}, {waits: 1000.0})
-    again = LeaseQueue(queue.terms, record, 500.0)
-    again.update_slots((whole(0),), 500.0, UserFacts())
+    # The lease has outlasted its limit: an estimate of now would be later.
+    again = LeaseQueue(queue.terms, record, 1500.0)
+    again.update_slots((whole(0),), 1500.0, UserFacts())
     again.resume(waits)
-    again.settle(500.0)
+    again.settle(1500.0)
     assert (again.record().eligible_s, again.record().promised_s) == ({waits: 10.0}, {waits: 1000.0})
+
+
+def test_a_request_over_its_quota_does_not_age_and_loses_its_promise() -> None:
+    """Otherwise a user could queue first, use up the hours, and pass all others later."""
+    queue = opened(whole(0), terms=LeaseTerms(quotas=(LeaseQuota("alice", hours=10),)))
+    running = asked(queue, BOB, limit_s=1000.0)
+    granted(queue)
+    waits = asked(queue, ALICE)
+    granted(queue, 10.0)
+    assert (queue.record().eligible_s, queue.record().promised_s) == ({waits: 10.0}, {waits: 1000.0})
+    queue.update_slots((whole(0),), 50.0, UserFacts({}, {"alice": 11}))
+    granted(queue, 50.0)
+    assert queue.waits[waits].cause is WaitCause.QUOTA
+    assert (queue.record().eligible_s, queue.record().promised_s) == ({}, {})
+    queue.update_slots((whole(0),), 60.0, UserFacts({}, {"alice": 9}))
+    granted(queue, 60.0)
+    assert (queue.record().eligible_s, queue.record().promised_s) == ({waits: 60.0}, {waits: 1000.0})
+    queue.end(running, 70.0)
+    assert set(granted(queue, 70.0)) == {waits}
+    assert (queue.record().eligible_s, queue.record().promised_s) == ({}, {})
 
 
 def test_a_restart_holds_slots_for_60_s_and_places_for_10_s() -> None:
