@@ -155,6 +155,10 @@ def test_a_new_program_of_an_owner_has_no_claim_to_the_time_before_it_came() -> 
         had.append(accounts.next_client(["old", "new"], 0.1))
         accounts.charge("alice", 1.0, had[-1:])
     assert sorted(had) == ["new"] * 3 + ["old"] * 3
+    accounts.charge("alice", 3.0, ["new"])
+    for _ in range(3):
+        assert accounts.next_client(["new", "old"], 0.1) == "old", "it has had least"
+        accounts.charge("alice", 0.9, ["old"])
 
 
 def test_the_owner_that_has_had_least_is_next_and_a_newcomer_has_no_claim_to_the_past() -> None:
