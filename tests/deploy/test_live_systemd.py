@@ -1,5 +1,6 @@
 """deploy/install.sh under a systemd that runs: the services start, come back, are updated and are removed."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from deploy.booted_systemd import BootedSystemd, booted_systemd
 from gpucommons import __version__
+from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, encode
 from waiting import until
 
 pytestmark = pytest.mark.long
@@ -69,6 +71,34 @@ def served(inside: BootedSystemd, path: str) -> str:
     return inside.run(PYTHON, "-c", asked).stdout
 
 
+REFUSED = r'gpucommons_sharing_refusals_total\{reason="control_not_admin"\} (\d+)'
+SEND = """
+import socket, sys
+peer = socket.socket(socket.AF_UNIX)
+peer.connect("/run/nvshare/scheduler.sock")
+peer.sendall(bytes.fromhex(sys.argv[1]))
+"""
+
+
+def orders(inside: BootedSystemd, *prefix: str) -> int:
+    """Sends ten orders while the agent is stopped; how many of them it carries out afterwards."""
+    frame = encode(2, MessageType.SCHED_OFF, id=CONTROL_ID).hex()
+    agent, before = property_of(inside, "gpucommons", "MainPID"), decided(inside)
+    inside.output("kill", "-STOP", agent)
+    for _ in range(10):
+        inside.output(*prefix, PYTHON, "-c", SEND, frame)
+    inside.output("kill", "-CONT", agent)
+    until(lambda: sum(decided(inside)) >= sum(before) + 10, "the orders are decided", within_s=60)
+    return decided(inside)[0] - before[0]
+
+
+def decided(inside: BootedSystemd) -> tuple[int, int]:
+    """How many orders were obeyed, and how many refused."""
+    log = inside.run("journalctl", "--no-pager", "--unit=gpucommons").stdout
+    refused = re.search(REFUSED, served(inside, "/metrics/gpucommons"))
+    return log.count("SCHED_OFF by uid 0"), 0 if refused is None else int(refused[1])
+
+
 def active(inside: BootedSystemd) -> list[str]:
     return [property_of(inside, service, "ActiveState") for service in SERVICES]
 
@@ -122,3 +152,13 @@ def test_install_restart_update_and_uninstall(inside: BootedSystemd) -> None:
     assert inside.run("sh", "-c", f"ls -d /etc/gpucommons {STATE}").stdout == ""
     failed = inside.output("systemctl", "list-units", "--failed", "--plain", "--no-legend", "gpucommons*")
     assert failed == ""
+
+
+def test_the_service_obeys_root_that_is_gone_and_no_other(inside: BootedSystemd) -> None:
+    """It has the record of starts, which its capability was for."""
+    inside.output("mkdir", "-p", "/etc/gpucommons")
+    inside.output("sh", "-c", "echo '[scheduler]\nenabled = true' >/etc/gpucommons/gpucommons.toml")
+    install(inside, "--source", wheel(inside))
+    until(lambda: answers(inside), "the agent answers", within_s=60)
+    assert orders(inside, "unshare", "--pid", "--fork") == 0
+    assert orders(inside) == 10
