@@ -1,5 +1,6 @@
 """The agent from outside: it starts anywhere, says what is missing, serves, and stops cleanly."""
 
+import re
 import socket
 import subprocess
 import time
@@ -118,3 +119,19 @@ def test_promtool_accepts_what_is_served(arguments: tuple[str, ...]) -> None:
     # The names of others are theirs to choose: promtool may dislike them, but it must understand them.
     disliked = [line for line in judged(everything) if not line.startswith(("DCGM_", "nvshare_", "ds01_"))]
     assert disliked == []
+
+
+def test_what_does_not_exist_here_is_one_line(tmp_path: Path) -> None:
+    """Also the missing driver, with the way to the demo."""
+    environment = {
+        f"GPUCOMMONS_PATH_{name}": str(tmp_path / name) for name in ("DOCKER_SOCKET", "PODMAN_SOCKET", "KERNEL_LOG")
+    }
+    with running_agent(environment=environment) as agent:
+        until(lambda: any("not on this machine" in line for line in agent.lines), "the line")
+        (line,) = [line for line in agent.lines if "not on this machine" in line]
+        assert {"docker", "podman", "kernel_log", "ds01"} <= set(re.findall(r"\w+", line))
+        assert [each for each in agent.lines if "source " in each] == []
+        if not Path("/proc/driver/nvidia").exists():
+            (gpu,) = [each for each in agent.lines if "no GPU found" in each]
+            assert "libnvidia-ml" in gpu
+            assert gpu.endswith("gpucommons up --simulate lab")

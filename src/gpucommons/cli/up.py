@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpucommons.scheduler.service.process_starts import ProcessStarts
 
 log = logging.getLogger(__name__)
+_ANSWERED_S = 3.0
 
 
 def up(
@@ -131,15 +132,29 @@ async def _run(agent: "Agent", shares: bool) -> None:
     _announce(agent)
     first = await agent.begin()
     if agent.scenario is None and not _has_gpus(first):
-        log.info("no GPU found; to see a simulated node with GPUs: gpucommons up --simulate lab")
+        nvml = first.sources.get("nvml")
+        why = f": {nvml.detail}" if nvml is not None and nvml.detail else ""
+        log.info("no GPU found%s; to see a simulated node with GPUs: gpucommons up --simulate lab", why)
     if has_live_line():
         show_error(printable(f"next: {_next_step(agent, first, shares)}"))
     shorten_pauses()
     collecting = asyncio.create_task(collect_garbage(agent.sampler.latest), name="garbage")
+    listing = asyncio.create_task(_list_absent_sources(agent), name="absent-sources")
     await stop.wait()
     log.info("stopping")
     collecting.cancel()
+    listing.cancel()
     await agent.stop()
+
+
+async def _list_absent_sources(agent: "Agent") -> None:
+    """One line for all of them, once those that ask a socket have had their answer."""
+    await asyncio.sleep(_ANSWERED_S)
+    latest = agent.sampler.latest()
+    sources = latest.sources.items() if latest is not None else ()
+    absent = [name for name, state in sources if state.absent and name != "nvml"]
+    if absent:
+        log.info("not on this machine: %s; the page lists what each needs (Sources)", ", ".join(absent))
 
 
 def _reload(agent: "Agent", reloads: set[asyncio.Task[None]]) -> None:
