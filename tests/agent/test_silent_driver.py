@@ -11,7 +11,7 @@ from fakes.nvml.control import FakeNvml
 from gpucommons.scheduler.protocol.wire import MessageType
 from needs import needs_program
 from parsing import parsed
-from running import RunningAgent, running_agent
+from running import RunningAgent, command, running_agent
 from scheduler.served import Scripted
 from waiting import until
 
@@ -98,3 +98,20 @@ def test_clients_before_the_first_reading_never_run_together(tmp_path: Path) -> 
         other.granted()
         waiters.append(Scripted(path).register("late", gpu=first_uuid(agent)).ask())
         served_in_turn(holder, waiters)
+
+
+def test_a_driver_that_fails_to_start_is_not_ready_and_gpus_ends_with_status_1(tmp_path: Path) -> None:
+    """18: the library and the kernel module are of different releases, as after an update without a reboot."""
+    needs_program("cc")
+    (tmp_path / "library").mkdir()
+    driver = FakeNvml(tmp_path / "driver", build(tmp_path / "library"))
+    driver.say("gpus 2", "fail * 18", "fail nvmlInit 18")
+    with running_agent(environment=driver.environment()) as agent:
+        until(lambda: agent.get("/readyz")[0] == 503, "the node is not ready")
+        assert "driver" in agent.get("/readyz")[1].lower()
+        assert agent.get("/healthz")[0] == 200, "the agent itself is well"
+        found = command("gpus", "--connect", agent.url)
+        assert found.returncode == 1, found.stdout + found.stderr
+        driver.unsay("fail")
+        until(lambda: agent.get("/readyz")[0] == 200, "the driver answers again", within_s=90)
+        assert command("gpus", "--connect", agent.url).returncode == 0

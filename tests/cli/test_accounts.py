@@ -381,3 +381,20 @@ def test_another_user_reads_neither_the_ledger_nor_the_events(
             assert "alice" in run(capsys, command)
             with as_nobody():
                 assert "no permission to read it; use sudo" in refused(capsys, command)
+
+
+@pytest.mark.parametrize("by", ["user", "group"])
+def test_a_mig_device_counts_as_held_and_by_its_part_of_the_gpu(
+    state: Path, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
+    """3 of 7 slices for an hour: one hour held, 0.43 hours of a whole GPU. Both columns fit 80 columns."""
+    ns = 3600 * NS
+    now_s = time.time()
+    mine = Batch({(int(now_s // 60), MIG, BOB): Amounts(ns, ns, 0, ns * 3 // 7)}, {}, seconds=3600.0)
+    written(state, [mine])
+    period = json.loads(run(capsys, "report", "--since", "2d", "--by", by, "--json"))["accounts"]["2d"]
+    (row,) = period[f"{by}s"].values()
+    assert (row["held_gpu_hours"], row["gpu_equivalent_hours"]) == (1.0, pytest.approx(3 / 7, abs=1e-6))
+    header = "".join(span.text for span in report_lines(period, 80)[2])
+    assert "HELD" in header.upper()
+    assert "EQUIVALENTS" in header.upper()
