@@ -122,6 +122,15 @@ def only(found: AllocationReading) -> Allocation:
     return allocation
 
 
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_a_sum_with_an_unknown_part_is_unknown(unknown: int) -> None:
+    box = docker("box", "0")
+    shares = [process(box, pid=pid) for pid in (7, 8)]
+    shares[unknown] = shares[unknown]._replace(memory=None, sm=None)
+    (found,) = folded(box, processes=shares).allocations
+    assert (found.memory_bytes, found.sm) == (None, None)
+
+
 def test_held_running_and_active_are_distinguished() -> None:
     stopped, idle, busy = (
         managed("stopped", "alice", "0", running=False),
