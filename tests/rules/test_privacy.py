@@ -146,7 +146,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     ),
     ParkingReading: (
         "idle_after_s eager unavailable programs events parks wakes refusals expected_rooms "
-        "arrivals arrivals_held arrivals_waited_s"
+        "arrivals arrivals_held arrivals_waited_s kept"
     ),
     ParkedFor: "name user uid bytes",
     ArrivalReading: "key name user uid pid gpu_uuid is_held since_wall_s waited_s parked why",

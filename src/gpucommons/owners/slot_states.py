@@ -162,11 +162,11 @@ def judge(readings: Readings, pasts: Pasts | None, now_wall_s: float) -> tuple[S
 def _judged(readings: Readings, allocations: AllocationReading, now_wall_s: float) -> Iterator[tuple[Gpu, SlotStatus]]:
     gpus = readings.gpus.gpus if readings.gpus else ()
     reservations = readings.leases.reservations if readings.leases else ()
-    reserved = {uuid for each in reservations if each.is_active(now_wall_s) for uuid in each.slots}
+    reserved = {uuid for allocation in reservations if allocation.is_active(now_wall_s) for uuid in allocation.slots}
     held: dict[str, list[Allocation]] = {}
-    for each in allocations.allocations:
-        if each.share:
-            held.setdefault(each.slot.uuid, []).append(each)
+    for allocation in allocations.allocations:
+        if allocation.share:
+            held.setdefault(allocation.slot.uuid, []).append(allocation)
     infos: dict[int, list[SlotInfo]] = {}
     for info in allocations.slots:
         if not info.is_rest:

@@ -89,7 +89,7 @@ class XidProgramStage:
         self._add(gpu, line.code, line.wall_s, process, certain=True)
 
     def _new_events(self, gpu: Gpu, now_s: float) -> list[_Event]:
-        found = []
+        events = []
         for code, count in gpu.xid.counts.items():
             key = (gpu.identity.uuid, code)
             if count > self._counts.get(key, 0):
@@ -98,9 +98,9 @@ class XidProgramStage:
                     for (uuid, _), process in self._processes.items()
                     if uuid == gpu.identity.uuid and now_s - process.seen_s < _SETTLED_S
                 )
-                found.append(_Event(gpu, code, now_s, tuple(recent)))
+                events.append(_Event(gpu, code, now_s, tuple(recent)))
             self._counts[key] = count
-        return found
+        return events
 
     def _take_only_program(self, event: _Event) -> None:
         uuid = event.gpu.identity.uuid

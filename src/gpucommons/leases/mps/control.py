@@ -147,7 +147,7 @@ class MpsControl:
 
     def new_log_lines(self, key: MpsKey, read: dict[str, int]) -> list[str]:
         """The lines since the last call. `read` keeps how far each file was read."""
-        found = []
+        lines = []
         for name in _LOGS:
             offset = read.get(name, 0)
             content = self._content(key, self.places(key).logs / name, offset)
@@ -156,8 +156,8 @@ class MpsControl:
                 # A line longer than all that is read at once: it is skipped.
                 whole = content
             read[name] = offset + len(whole)
-            found += [printable(line.strip(), _LONGEST_LINE) for line in whole.decode(errors="replace").splitlines()]
-        return [line for line in found if line]
+            lines += [printable(line.strip(), _LONGEST_LINE) for line in whole.decode(errors="replace").splitlines()]
+        return [line for line in lines if line]
 
     # -- files
 

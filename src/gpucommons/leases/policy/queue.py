@@ -30,11 +30,11 @@ def assign(
             on_slot.setdefault(uuid, []).append(lease)
     reservable = _reservable(slots)
     done: list[Reservation] = []
-    for each in sorted(reservations, key=lambda each: (each.from_s, each.id)):
-        taken = {uuid for other in done if _overlap(each, other) for uuid in other.slots}
+    for reservation in sorted(reservations, key=lambda reservation: (reservation.from_s, reservation.id)):
+        taken = {uuid for other in done if _overlap(reservation, other) for uuid in other.slots}
         free = [uuid for uuid in reservable if uuid not in taken]
-        best = sorted(free, key=lambda uuid: _rank(each, slots[uuid], on_slot.get(uuid, [])))
-        done.append(replace(each, slots=tuple(sorted(best[: each.gpus], key=reservable.index))))
+        best = sorted(free, key=lambda uuid: _rank(reservation, slots[uuid], on_slot.get(uuid, [])))
+        done.append(replace(reservation, slots=tuple(sorted(best[: reservation.gpus], key=reservable.index))))
     return tuple(done)
 
 
@@ -295,13 +295,13 @@ class LeaseQueue:
     def impossible(self) -> Mapping[str, str]:
         """Waiting requests that were made before the GPUs were read and can never be granted, each with the reason."""
         unchecked, self._unchecked = self._unchecked, set()
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for id in unchecked & self._waiting.keys():
             try:
                 self._check(self._waiting[id], self._slots or {})
             except LeaseRefused as refusal:
-                found[id] = str(refusal)
-        return found
+                reasons[id] = str(refusal)
+        return reasons
 
     def resume(self, id: str) -> Lease | LeaseRequest | None:
         """The client is back. None where its lease or request is not known any more."""

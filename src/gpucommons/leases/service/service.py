@@ -487,8 +487,8 @@ class LeaseService:
             for uuid in lease.slots
         }
         slots = {uuid: self._slot_name(uuid) for uuid in reservation.slots if uuid not in ending}
-        found = blockers_of(slots, self._statuses, self._queue.leases.values())
-        return tuple(each for each in found if set(each.users) - {reservation.user})
+        blockers = blockers_of(slots, self._statuses, self._queue.leases.values())
+        return tuple(each for each in blockers if set(each.users) - {reservation.user})
 
     def _show_waits(self) -> None:
         now_s = self._host.wall()

@@ -196,7 +196,7 @@ def _promised(
     rules: ArrivalRules, situation: ParkSituation, newcomers: Iterable[Newcomer], memory: Mapping[str, GpuMemory]
 ) -> Mapping[str, int]:
     """What newcomers that went on a moment ago were given and do not use yet."""
-    found: Counter[str] = Counter()
+    promised: Counter[str] = Counter()
     for newcomer in newcomers:
         if newcomer.went_on_s is not None and situation.now_s - newcomer.went_on_s < rules.settle_s:
             used = sum(
@@ -204,8 +204,8 @@ def _promised(
                 for program in situation.programs
                 if newcomer.process in program.processes and program.stage is ParkStage.RESIDENT
             )
-            found[newcomer.device] += max(0, rules.room(_total(memory, newcomer.device)) - used)
-    return {device: amount for device, amount in found.items() if amount}
+            promised[newcomer.device] += max(0, rules.room(_total(memory, newcomer.device)) - used)
+    return {device: amount for device, amount in promised.items() if amount}
 
 
 def _young_needs(

@@ -69,8 +69,8 @@ def _file_bytes(cgroup: Path) -> int:
         lines = (cgroup / "memory.stat").read_text().splitlines()
     except OSError:
         return 0
-    found = dict(line.split(" ", 1) for line in lines if " " in line)
-    value = found.get("total_inactive_file", found.get("inactive_file", "0"))
+    fields = dict(line.split(" ", 1) for line in lines if " " in line)
+    value = fields.get("total_inactive_file", fields.get("inactive_file", "0"))
     return parse_decimal(value) or 0
 
 
@@ -169,15 +169,15 @@ def newcomer_facts(pid: int, procfs: Path = _PROC) -> NewcomerFacts:
 
 def job_marks(pid: int, procfs: Path = _PROC) -> frozenset[str]:
     directory = procfs / str(pid)
-    found = set()
+    marks = set()
     try:
         if session := session_id((directory / "stat").read_bytes()):
-            found.add(f"session:{session}")
+            marks.add(f"session:{session}")
         paths = (line.split(":", 2)[2] for line in (directory / "cgroup").read_text(errors="replace").splitlines())
-        found |= {f"cgroup:{path}" for path in paths if path.strip("/.")}
+        marks |= {f"cgroup:{path}" for path in paths if path.strip("/.")}
     except (OSError, ValueError, IndexError):
         pass
-    return frozenset(found)
+    return frozenset(marks)
 
 
 class ParkHost(Protocol):

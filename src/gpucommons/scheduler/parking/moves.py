@@ -436,7 +436,7 @@ class RecordSync:
         entries = await self._pauser.list()
         if isinstance(entries, Failure):
             return
-        listed = {one.process: one.stage for one in entries}
+        listed = {entry.process: entry.stage for entry in entries}
         now = monotonic()
         for key, settled_s in uncertain.items():
             program = self._parked.get(key)
@@ -445,10 +445,10 @@ class RecordSync:
             # The new pauser may not have finished what its predecessor had begun.
             if all(listed.get(process, Stage.PARKED) is Stage.PARKED for process in program.places):
                 self._is_sure(program, listed.keys(), now)
-        for one in entries:
-            if one.stage is Stage.PARKED and one.process not in processes_before | self._parked.processes:
-                left = left_parked(one, now, time.time())
-                if not one.gpu:
+        for entry in entries:
+            if entry.stage is Stage.PARKED and entry.process not in processes_before | self._parked.processes:
+                left = left_parked(entry, now, time.time())
+                if not entry.gpu:
                     # Its entry in the record was lost, and the driver does not say on which GPU it was.
                     self._adopt(left)
                 else:

@@ -138,8 +138,8 @@ class ParkOrders:
 
     def wake(self, target: str, uid: int | None) -> ParkOrder:
         """As `park`."""
-        found = [program for program in self._parked if target in program.names]
-        allowed = _of_user(target, uid, [(program.uid, program) for program in found])
+        named = [program for program in self._parked if target in program.names]
+        allowed = _of_user(target, uid, [(program.uid, program) for program in named])
         refused, reached = [], []
         for program in allowed:
             if program.stage is ParkStage.STRANDED:
@@ -457,9 +457,9 @@ class Parking:
             for device, gpu in memory.items()
             if gpu.free_bytes is not None and gpu.total_bytes and gpu.free_bytes < rules.room(gpu.total_bytes)
         }
-        found = short_devices(rules, self._terms, self._situation(full, RoomClaims()), memory) if full else frozenset()
-        self._short = found
-        await self.newcomers.watch(found, memory)
+        short = short_devices(rules, self._terms, self._situation(full, RoomClaims()), memory) if full else frozenset()
+        self._short = short
+        await self.newcomers.watch(short, memory)
 
     def _has_work(self) -> bool:
         if self.newcomers.processes or (self._short and self._resident.has_young(monotonic())):
@@ -479,8 +479,8 @@ class Parking:
         now = monotonic()
         resident = self._resident.planned(self._parked.keys, now)
         parked = [program.planned(now) for program in self._parked]
-        found = ParkSituation((*resident, *parked), rooms, self._host.host_memory(), claims, now)
-        return replace(found, attained_s=attained_seconds(self._before, found))
+        situation = ParkSituation((*resident, *parked), rooms, self._host.host_memory(), claims, now)
+        return replace(situation, attained_s=attained_seconds(self._before, situation))
 
     def _carry_out(self, found: ParkPlan) -> None:
         for key, refusal in found.refused.items():

@@ -98,12 +98,12 @@ _YIELDS_S: Final = 30.0
 
 def waiters(situation: ParkSituation) -> list[PlannedProgram]:
     """Those that wait to be brought back, the longest first."""
-    found = [
+    waiting = [
         (program.wakes_since_s, program.key, program)
         for program in situation.programs
         if program.stage is ParkStage.PARKED and program.wakes_since_s is not None
     ]
-    return [program for _, _, program in sorted(found, key=lambda row: row[:2])]
+    return [program for _, _, program in sorted(waiting, key=lambda row: row[:2])]
 
 
 def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> Iterator[RoomNeed]:
@@ -397,13 +397,13 @@ def _as_much_as_possible(terms: ParkTerms, situation: ParkSituation, need: RoomN
     coming = sum(program.memory.get(device, 0) for program in situation.programs if program.stage is ParkStage.PARKING)
     missing = (need.bytes or 0) + need.kept.get(device, 0) - room.free_bytes - coming
     host_bytes = situation.host_budget(terms)
-    found: list[PlannedProgram] = []
+    leaving: list[PlannedProgram] = []
     for program in idle_for(terms, situation, need.idle_after_s or 0.0):
         if missing > 0 and device in program.memory and program.key not in need.spared and program.bytes <= host_bytes:
-            found.append(program)
+            leaving.append(program)
             missing -= program.memory[device]
             host_bytes -= program.bytes
-    return found
+    return leaving
 
 
 def can_make_room(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> bool:

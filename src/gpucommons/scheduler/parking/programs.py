@@ -90,10 +90,10 @@ class ParkedProgram:
 
     @property
     def memory(self) -> Mapping[str, int]:
-        found: dict[str, int] = {}
+        bytes_on: dict[str, int] = {}
         for device, amount in self.places.values():
-            found[device] = found.get(device, 0) + amount
-        return found
+            bytes_on[device] = bytes_on.get(device, 0) + amount
+        return bytes_on
 
     @property
     def bytes(self) -> int:
@@ -458,8 +458,8 @@ class ResidentPrograms:
             return ParkRefusal(WhyNot.MEMORY_UNKNOWN, "NVML does not say how much GPU memory it holds")
         if not resident.suspended and (why := self._host.why_stopped(resident.pids)):
             return ParkRefusal(WhyNot.STOPPED, f"{STOPPED}: {why}")
-        found = (self._cannot.get(process, (None, 0.0)) for process in program.process_keys)
-        return next((refusal for refusal, until_s in found if refusal is not None and until_s > now_s), None)
+        refusals = (self._cannot.get(process, (None, 0.0)) for process in program.process_keys)
+        return next((refusal for refusal, until_s in refusals if refusal is not None and until_s > now_s), None)
 
 
 # The programs that are parked, or on their way to host memory or back, by key. Plain state without decisions.

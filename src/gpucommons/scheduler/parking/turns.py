@@ -96,8 +96,8 @@ def _attained_s(situation: ParkSituation, program: PlannedProgram) -> float:
 
 def _ahead_s(situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> list[float]:
     """How much more than the one that waits the program has had, on each device that they have in common."""
-    found = (situation.attained_s.get(device, {}) for device in program.memory if device in need.devices)
-    return [attained_s.get(program.key, 0.0) - attained_s.get(need.id, 0.0) for attained_s in found]
+    attained = (situation.attained_s.get(device, {}) for device in program.memory if device in need.devices)
+    return [attained_s.get(program.key, 0.0) - attained_s.get(need.id, 0.0) for attained_s in attained]
 
 
 def can_change_places(parked: Iterable[int], staying: Sequence[int], free_bytes: int, host_bytes: int) -> bool:

@@ -113,8 +113,8 @@ def _is_background(gpu: GpuQueue, id: int) -> bool:
 
 def _blocked_by_activity(gpu: GpuQueue, client: Client) -> WaitReason | None:
     total = 0.0
-    for one in (client, *_switched(gpu)):
-        activity = gpu.phases.coruns.solo_activity(one.id)
+    for competitor in (client, *_switched(gpu)):
+        activity = gpu.phases.coruns.solo_activity(competitor.id)
         if activity is None:
             return SOLO
         total += activity.sm

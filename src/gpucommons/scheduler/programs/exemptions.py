@@ -210,8 +210,8 @@ def _not_own(program: Program, agent_uid: int) -> _Verdict:
 
 def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s: float) -> _Verdict | None:
     """One process that cannot be paused exempts its whole program: the others would wait for it while paused."""
-    found = [(refused[key], key.pid) for key in sorted(program.process_keys) if key in refused]
-    in_force = [(one, pid) for one, pid in found if one.until_s is None or one.until_s > now_s]
+    refusals = [(refused[key], key.pid) for key in sorted(program.process_keys) if key in refused]
+    in_force = [(one, pid) for one, pid in refusals if one.until_s is None or one.until_s > now_s]
     if not in_force:
         return None
     # The one that lasts longest.
@@ -257,12 +257,12 @@ def judge_trespassers(
             )
         else:
             rest.append(process)
-    found = divide(rest, around, now_s)
-    for exemption in found.exempt:
+    division = divide(rest, around, now_s)
+    for exemption in division.exempt:
         spared |= dict.fromkeys(exemption.program.process_keys, exemption.sentence)
     pause = {
         process.key: process.uses[0].device
-        for program in found.programs
+        for program in division.programs
         for process in program.processes
         if process.key is not None
     }

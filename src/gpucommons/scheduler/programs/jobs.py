@@ -166,21 +166,21 @@ class Program:
     @property
     def processes_on(self) -> Mapping[str, tuple[ProcessKey, ...]]:
         """The processes on each device, by pid; those that cannot be seen are left out."""
-        found: dict[str, list[ProcessKey]] = {device: [] for device in self.devices}
+        keys_on: dict[str, list[ProcessKey]] = {device: [] for device in self.devices}
         for process in self.processes:
             if process.key is not None:
                 for device in {use.device for use in process.uses}:
-                    found[device].append(process.key)
-        return {device: tuple(keys) for device, keys in found.items()}
+                    keys_on[device].append(process.key)
+        return {device: tuple(keys) for device, keys in keys_on.items()}
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:
         """What its processes together use of each device. Memory is None unless that of every process is known."""
-        found: dict[str, list[DeviceUse]] = {device: [] for device in self.devices}
+        uses_on: dict[str, list[DeviceUse]] = {device: [] for device in self.devices}
         for process in self.processes:
             for use in process.uses:
-                found[use.device].append(use)
-        return {device: _together(device, uses) for device, uses in found.items()}
+                uses_on[use.device].append(use)
+        return {device: _together(device, uses) for device, uses in uses_on.items()}
 
     @property
     def activity(self) -> ProgramActivity:

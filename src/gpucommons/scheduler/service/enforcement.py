@@ -174,12 +174,12 @@ class Enforcement:
             refused=self._refused(now),
             rules=self._terms.rules,
         )
-        found = judge_trespassers(self._processes, self._report, around, self._terms.own_only, now)
+        verdicts = judge_trespassers(self._processes, self._report, around, self._terms.own_only, now)
         pardoned = {process: self._terms.words.by_hand for process, _ in self._pardoned}
         self._verdicts = replace(
-            found,
-            pause={process: device for process, device in found.pause.items() if process not in pardoned},
-            spared={**found.spared, **pardoned},
+            verdicts,
+            pause={process: device for process, device in verdicts.pause.items() if process not in pardoned},
+            spared={**verdicts.spared, **pardoned},
         )
         for process in self._verdicts.pause:
             if process not in self._tasks and not self._stopping:
