@@ -23,10 +23,11 @@ from gpucommons.cli.agent_client import AgentAddress, named_address
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.reader import local_urls
-from gpucommons.cli.top import several_feeds
+from gpucommons.cli.top import known_choice, several_feeds
 from gpucommons.cli.top_app import Page, Top
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, AgentFeed, FeedUpdate, LocalFeed, Recent
-from gpucommons.cli.top_orders import refusal, send_signal
+from gpucommons.cli.top_options import EVERY_GPU, Choice, Look, choice_of, restricted
+from gpucommons.cli.top_orders import environment_lines, refusal, send_signal
 from gpucommons.cli.top_rows import GPU_COLUMNS, gpu_rows, owner_rows, queue_rows, turn_rows
 from gpucommons.cli.top_table import arranged, duration, fitted, graph, size, spark
 from gpucommons.cli.top_view import TABS, HostUse, host_use, process_rows
@@ -36,6 +37,7 @@ from gpucommons.simulation.scenarios import SCENARIOS
 from needs import needs_program
 from played import Played, snapshot_of
 from running import command, running_agent
+from users import as_user
 from waiting import until
 
 NODE = DemoNode(lost=7, hot=5)
@@ -720,3 +722,175 @@ def test_in_a_real_terminal_of_80_by_24() -> None:
             until_the_screen_shows("^left=0")
         finally:
             tmux("kill-server")
+
+
+# The options: which GPUs, which characters and colours.
+
+
+def lab_document() -> Any:
+    return api_document(take_sample(None, "lab", None)[1], "snapshot", {})
+
+
+def test_only_the_chosen_gpus_are_shown_in_every_tab() -> None:
+    document = lab_document()
+    uuids = {str(gpu["index"]): uuid for uuid, gpu in document["gpus"]["by_uuid"].items()}
+    for names in (("0", "4"), (uuids["0"], uuids["4"][:12].lower())):
+        shown = restricted(document, Choice(names))
+        assert [row.cells[0] for row in gpu_rows(shown, {})] == ["0", "4"]
+        assert {row.cells[0] for row in process_rows(shown)} == {"0", "4"}
+        assert {row.key for row in owner_rows(shown) if "rest" not in row.key} == {
+            key for key, owner in document["who"]["owners"].items() if owner["by_gpu"].keys() & {uuids["0"], uuids["4"]}
+        }
+    alice = next(row for row in owner_rows(restricted(document, Choice(("0",)))) if row.cells[0] == "alice")
+    part = document["who"]["owners"][alice.key]["by_gpu"][uuids["0"]]
+    assert alice.sort[1:4] == (part["memory_bytes"], part["sm_ratio"], part["power_watts"]), "sums of the chosen GPUs"
+    assert restricted(document, EVERY_GPU) is document
+
+
+def test_a_mig_device_is_shown_below_its_gpu_with_its_processes_alone() -> None:
+    shown = restricted(lab_document(), Choice(("6.0",)))
+    assert [row.cells[0] for row in gpu_rows(shown, {})] == ["6", " 6.0"]
+    assert [row.cells[0] for row in process_rows(shown)] == ["6.0"]
+    whole = restricted(lab_document(), Choice(("6",)))
+    assert [row.cells[0] for row in gpu_rows(whole, {})] == ["6", " 6.0", " 6.1", " 6.2", " 6.3"]
+
+
+def test_turns_and_problems_of_other_gpus_are_left_out() -> None:
+    document = document_of()
+    assert {row.cells[1] for row in turn_rows(restricted(document, Choice(("1",))))} == {"1"}
+    lost = {problem["gpu_uuid"] for problem in document["problems"].values()} - {None}
+    assert lost
+    first = next(uuid for uuid, gpu in document["gpus"]["by_uuid"].items() if gpu["index"] == 0)
+    kept = restricted(document, Choice(("0",)))["problems"].values()
+    assert {problem["gpu_uuid"] for problem in kept} <= {None, first}
+    assert lost - {first}
+
+
+@pytest.mark.parametrize(
+    ("only", "environment", "names"),
+    [
+        ([], {}, ()),
+        (["0,1", "6.0"], {}, ("0", "1", "6.0")),
+        (["all"], {"CUDA_VISIBLE_DEVICES": "GPU-a"}, ()),
+        (["2"], {"CUDA_VISIBLE_DEVICES": "GPU-a"}, ("2",)),
+        ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,MIG-b"}, ("GPU-a", "MIG-b")),
+        # A number is CUDA's, unless CUDA numbers as the driver does.
+        ([], {"CUDA_VISIBLE_DEVICES": "1"}, ()),
+        ([], {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, ("1",)),
+        ([], {"CUDA_VISIBLE_DEVICES": ""}, ()),
+        ([], {"CUDA_VISIBLE_DEVICES": "-1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, ()),
+    ],
+)
+def test_the_choice_is_that_of_the_option_else_of_the_variable(
+    only: list[str], environment: dict[str, str], names: tuple[str, ...]
+) -> None:
+    assert choice_of(only, environment).names == names
+
+
+def test_a_gpu_that_the_node_does_not_have_is_an_error() -> None:
+    document = lab_document()
+    with pytest.raises(CommandError, match=r"-o 9: the node has no such GPU; it has 0, 1, 2, 3, 4, 5, 6, 6\.0, "):
+        known_choice(document, choice_of(["0,9"], {}))
+    elsewhere = choice_of([], {"CUDA_VISIBLE_DEVICES": "GPU-ffffffff"})
+    assert known_choice(document, elsewhere) == EVERY_GPU, "the variable may mean another machine's"
+
+
+def test_the_key_a_shows_every_gpu_and_the_chosen_ones_again() -> None:
+    async def scenario() -> None:
+        feed = QueueFeed()
+        app = Top([feed], choice=Choice(("1",), "-o"))
+        async with app.run_test(size=(120, 30)) as pilot:
+            feed.put(FeedUpdate(document_of()))
+            await shown(pilot)
+            assert [row[0] for row in cells(app, "gpus")] == ["1"]
+            assert {row[0] for row in cells(app)} == {"1"}
+            assert "only GPU 1 (a: all)" in text_of(app, "head")
+            await pilot.press("a")
+            assert len(cells(app, "gpus")) > 1
+            assert "only GPU" not in text_of(app, "head")
+            await pilot.press("a")
+            assert [row[0] for row in cells(app, "gpus")] == ["1"]
+
+    run(scenario())
+
+
+def screen_text(app: Top) -> str:
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+@pytest.mark.parametrize("key", ["p", "t", "o", "w", "u", "e", "exclamation_mark", "g", "question_mark"])
+def test_the_ascii_mode_has_no_other_character(key: str) -> None:
+    async def scenario() -> None:
+        feed = QueueFeed()
+        app = Top([feed], look=Look(is_ascii=True))
+        async with app.run_test(size=(120, 45)) as pilot:
+            feed.put(FeedUpdate(document_of(DemoNode(lost=7, hot=5, hostile=True)), recent_of([0.1, 0.9, None])))
+            await shown(pilot)
+            await pilot.press(key)
+            await pilot.pause()
+            found = screen_text(app)
+            assert "GPU" in found
+            assert sorted({character for character in found if not character.isascii()}) == []
+
+    run(scenario())
+
+
+def recent_of(values: list[float | None]) -> Recent:
+    uuids = document_of()["gpus"]["by_uuid"]
+    return {UTILIZATION: dict.fromkeys(uuids, values), MEMORY: {}}
+
+
+def test_the_light_mode_has_dark_letters_on_a_light_screen() -> None:
+    async def scenario() -> None:
+        feed = QueueFeed()
+        app = Top([feed], look=Look(is_light=True))
+        async with app.run_test(size=(120, 30)) as pilot:
+            feed.put(FeedUpdate(document_of()))
+            await shown(pilot)
+            assert app.screen.styles.background.brightness > 0.8
+            colours = {
+                str(cell.style) for key in app.query_one("#gpus", DataTable).rows for cell in gpu_cells(app, key)
+            }
+            assert colours & {"bold #a40e26"}, "GPU 7 is lost"
+            assert not colours & {"yellow", "green", "bold red"}, "too bright on white"
+
+    run(scenario())
+
+
+def gpu_cells(app: Top, key: Any) -> Any:
+    return app.query_one("#gpus", DataTable).get_row(key)
+
+
+# The environment of a process.
+
+
+def own_row(pid: int, uid: int | None = None) -> tuple[dict[str, Any], str]:
+    started = start_ticks(Path(f"/proc/{pid}/stat").read_bytes())
+    row = {"pid": pid, "uid": os.getuid() if uid is None else uid, "account": "alice"}
+    return row, f"GPU-a/{pid}/{started}"
+
+
+def test_the_environment_of_an_own_process_is_shown() -> None:
+    with subprocess.Popen(["sleep", "60"], env={"EPOCHS": "3", "A": "line\nbreak"}) as process:
+        until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "it runs")
+        assert environment_lines(*own_row(process.pid)) == ["A=line\nbreak", "EPOCHS=3"]
+        row, key = own_row(process.pid)
+        with pytest.raises(CommandError, match="has ended"):
+            environment_lines(row, f"{key}1")
+        process.kill()
+    with pytest.raises(CommandError, match="has ended"):
+        environment_lines(row, key)
+
+
+def test_the_environment_of_another_users_process_is_not_shown_to_root_either() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    needs_program("setpriv")
+    with subprocess.Popen([*as_user(4711), "sleep", "60"], env={**os.environ, "TOKEN": "secret"}) as process:
+        try:
+            until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "it runs")
+            for claimed in (4711, 0):
+                with pytest.raises(CommandError, match=f"pid {process.pid} belongs to alice"):
+                    environment_lines(*own_row(process.pid, claimed))
+        finally:
+            process.kill()

@@ -31,6 +31,17 @@ def test_two_leases_of_a_user_on_one_gpu_have_their_own_programs() -> None:
     assert {row.account.job: row.memory_bytes for row in found.allocations} == {"lease-1": 2 << 30, "lease-2": 1 << 30}
 
 
+def test_the_holder_has_the_name_of_the_program_and_not_the_one_that_its_user_typed() -> None:
+    """All users see the holders of GPUs, and the metrics have them."""
+    named, other = (
+        LeaseRequest(1000, "alice", 0.0, id=id, number=1, name="secret project", program=program)
+        for id, program in (("1", "train.py"), ("2", ""))
+    )
+    rows = tuple(Lease(request, ("GPU-0",), 1.0, 1.7e9) for request in (named, other))
+    found = folded(leases=LeasesReading(leases=rows))
+    assert [row.workload for row in found.allocations] == ["train.py", "lease-2"]
+
+
 def test_a_pid_that_was_reused_is_not_the_client_of_a_lease() -> None:
     found = folded(
         processes=[process(pid=7)], leases=leases("GPU-0"), process_contexts=contexts(p7=(ProcessKey(60, 2),))

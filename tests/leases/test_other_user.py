@@ -42,7 +42,7 @@ def test_another_user_gets_a_lease_and_ends_only_their_own() -> None:
         directory.chmod(0o755)
         lab = Lab(directory)
         with lab.agent(), LeaseConnection([lab.socket]) as own:
-            own.send({"request": "run", "name": "/opt/bin/train.py --project secret"})
+            own.send({"request": "run", "name": "secret project", "program": "train.py"})
             roots = str((own.receive(10) or {})["id"])
 
             def work() -> object:
@@ -60,7 +60,9 @@ def test_another_user_gets_a_lease_and_ends_only_their_own() -> None:
             assert granted["event"] == "granted"
             user = pwd.getpwuid(UID).pw_name
             assert [queue["leases"][each]["user"] for each in (roots, id)] == ["root", user]
-            assert queue["leases"][roots]["name"] == "train.py", "the program, as ps shows it, without its arguments"
+            assert queue["leases"][roots]["name"] == "train.py", (
+                "the program, as ps shows it, not the name that its user typed"
+            )
             assert "secret" not in json.dumps(queue)
             assert refused["error"] == f"no lease and no request {roots} of yours; see 'gpucommons queue'"
             assert forged["unknown"]

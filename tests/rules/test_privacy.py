@@ -12,16 +12,9 @@ import pytest
 from demo_node import DemoNode
 from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, PeriodAccounts
 from gpucommons.model.allocations import (
-    WHOLE_SHARE,
-    Account,
-    Allocation,
     AllocationReading,
-    AllocationState,
-    Slot,
     SlotsReading,
-    SlotState,
     SlotStatus,
-    WorkloadKind,
 )
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.gpu import XidProgramsReading
@@ -174,7 +167,8 @@ FILTERED_FIELDS: Mapping[type, str] = {
     Lease: "request slots gpus since_s",
     LeaseRequest: (
         "uid user arrived_s gpus memory_bytes share limit_s name mps sm_percent id number sharing_class model slot "
-        "whole"
+        "whole",
+        "program",
     ),
     MpsReading: "mode unavailable daemons events starts failures deaths",
     LeaseWait: "position cause start_s detail is_guess room_s blockers",
@@ -239,46 +233,34 @@ def test_a_local_user_sees_names_and_no_arguments() -> None:
     assert messages["hidden"] == {"sections": ["messages"], "sentence": "hidden: you see your own"}
 
 
-def test_a_local_user_sees_the_program_of_a_lease_and_not_its_arguments() -> None:
-    def request(uid: int, user: str, name: str) -> LeaseRequest:
-        return LeaseRequest(uid, user, 0.0, name=name, id=str(uid))
+def test_a_local_user_sees_the_program_of_a_lease_and_not_the_name_that_its_user_typed() -> None:
+    def request(uid: int, user: str, name: str, program: str) -> LeaseRequest:
+        return LeaseRequest(uid, user, 0.0, name=name, program=program, id=str(uid))
 
-    command = "python3 -u /home/alice/train.py --token SECRET"
-    own, other, chosen = (
-        request(1001, "bob", command),
-        request(1000, "alice", command),
-        request(1002, "chen", "sweep SECRET"),
+    own, other, unnamed = (
+        request(1001, "bob", "my SECRET", "train.py"),
+        request(1000, "alice", "SECRET project", "train.py"),
+        request(1002, "chen", "SECRET", ""),
     )
     reading = LeasesReading(
         leases=(Lease(own, ("a",), 1.0, 0.0), Lease(other, ("b",), 1.0, 0.0)),
-        waiting=((chosen, LeaseWait(1, WaitCause.BUSY)),),
+        waiting=((unnamed, LeaseWait(1, WaitCause.BUSY)),),
     )
     seen = leases_seen_by(reading, LOCAL_BOB)
-    assert [lease.request.name for lease in seen.leases] == [command, "train.py"]
-    assert [(each.user, each.name) for each, _ in seen.waiting] == [("chen", "sweep")]
-    slot = Slot("GPU-a", "GPU-a", "0")
-    held = Allocation(
-        Account("user", "alice", user="alice"),
-        WorkloadKind.LEASE,
-        command,
-        "lease/1",
-        slot,
-        "",
-        WHOLE_SHARE,
-        AllocationState.RUNNING,
-        "lease",
-        True,
+    assert [lease.request.name for lease in seen.leases] == ["my SECRET", "train.py"]
+    assert [(each.user, each.name) for each, _ in seen.waiting] == [("chen", "")]
+    assert leases_seen_by(reading, SEES_ALL) == reading
+
+
+def test_a_local_user_sees_no_sentence_of_another_users_event() -> None:
+    """It may hold the address of a message that was not delivered, or a line of a log."""
+    details = {"slot": "0", "sentence": "SECRET"}
+    log = EventLogReading(
+        tuple(Event(0.0, "idle.message", user, details=details, id=user) for user in ("alice", "bob", ""))
     )
-    status = SlotStatus(slot, 0, "", SlotState.BUSY, holders=(held,))
-    details = {"workload": command, "workload_id": "lease/1", "sentence": command, "slot": "0"}
-    log = EventLogReading((Event(0.0, "allocation.seen", "alice", details=details, id="e"),))
-    everything = Readings(
-        allocations=AllocationReading((), (held,)), slots=SlotsReading((status,)), event_log=log, leases=reading
-    )
-    readings = seen_by(snapshot_of(everything), LOCAL_BOB).readings
-    assert "SECRET" not in repr(replace(readings, leases=None))
-    assert readings.slots is not None
-    assert [each.workload for each in readings.slots.slots[0].holders] == ["train.py"]
+    seen = seen_by(snapshot_of(Readings(event_log=log)), LOCAL_BOB).readings.event_log
+    assert seen is not None
+    assert [event.details.get("sentence") for event in seen.events] == [None, "SECRET", "SECRET"]
 
 
 def test_a_local_user_sees_own_command_lines_only() -> None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucommons.base.periods import spoken_duration
-from gpucommons.model.fleet import NodeUse
+
+if TYPE_CHECKING:
+    from gpucommons.model.fleet import NodeUse
 
 _GIB = 2**30
 
@@ -63,7 +65,7 @@ def _time(unix_s: int) -> str:
     return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def node_lines(nodes: Mapping[str, NodeUse]) -> list[str]:
+def node_lines(nodes: "Mapping[str, NodeUse]") -> list[str]:
     """For people, one line for each node and GPU."""
     lines = []
     for node, use in nodes.items():

@@ -13,7 +13,7 @@ import typer
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import gibibytes, printable, printable_lines
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import AsJson, ConfigFile
+from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile
 from gpucommons.cli.output import (
     Line,
     clear_live,
@@ -25,7 +25,8 @@ from gpucommons.cli.output import (
     show_live,
     terminal_width,
 )
-from gpucommons.cli.scheduler import SocketPath, send
+from gpucommons.cli.reader import Reader
+from gpucommons.cli.scheduler import SocketPath, read_turns, send
 from gpucommons.cli.scheduler_view import arrival_line
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import TextTable, wrapped
@@ -131,7 +132,11 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once; the age
 
 
 def read_parking(config: Path | None, socket_path: str | None) -> Any:
-    found = send(config, socket_path, {"command": "status"})["parking"]
+    return _parking_of(send(config, socket_path, {"command": "status"}))
+
+
+def _parking_of(turns: Document) -> Any:
+    found = turns["parking"]
     if found is None:
         raise CommandError("the agent does not park programs: set scheduler.share_programs to own or all")
     return found
@@ -220,9 +225,16 @@ def wake(
 # `gpucommons parked`: the programs whose GPU memory is in host memory.
 
 
-def parked(as_json: AsJson = False, config: ConfigFile = None, socket_path: SocketPath = None) -> None:
+def parked(
+    as_json: AsJson = False,
+    connect: Connect = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
+    config: ConfigFile = None,
+    socket_path: SocketPath = None,
+) -> None:
     """Print the parked programs: since when, how much host memory they take, and why one is not back yet."""
-    parking = read_parking(config, socket_path)
+    parking = _parking_of(read_turns(Reader(connect, password_file, ca_file, config), socket_path)["turns"])
     if as_json:
         show(indented({"parking": parking}))
     else:

@@ -30,6 +30,7 @@ from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_w
 from gpucommons.cli.reader import Reader, hidden_note, readable_file
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
+from gpucommons.cli.why import processes_of
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.words import By
 
@@ -167,6 +168,8 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
                 raise
             document = {"hidden": None, "job": None}
     job = document["job"]
+    limits = _limits(reader, id)
+    document = {**document, "limits": limits} if limits else document
     document = {**document, "nodes": {name: asdict(use) for name, use in nodes.items()}} if nodes else document
     if job is None and nodes and not as_json:
         show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes)]))
@@ -178,7 +181,19 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines([*job_lines(job), *node_lines(nodes)]))
+        show(printable_lines([*job_lines(job), *_limit_lines(limits), *node_lines(nodes)]))
+
+
+def _limits(reader: Reader, id: str) -> Document:
+    """What limits each process of the job now, by pid: the sentence of `why`. Empty for a job that has ended."""
+    if reader.agent is None:
+        return {}
+    rows = processes_of(reader, id).values()
+    return {str(row["pid"]): {"name": row["name"], **row["limit"]} for row in rows if row["limit"]}
+
+
+def _limit_lines(limits: Document) -> list[str]:
+    return [f"now: {limit['name']} (pid {pid}): {limit['sentence']}" for pid, limit in limits.items()]
 
 
 def _nodes_of_job(reader: Reader, id: str, prometheus: str | None) -> "dict[str, NodeUse]":

@@ -31,6 +31,7 @@ from gpucommons.cli.output import clear_live, has_live_line, ring_bell, show_err
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone
 from gpucommons.model.words import SharingClass
+from gpucommons.rules.identities import short_command
 
 # Runs a command as a child: same user, terminal, signals and exit code.
 
@@ -246,6 +247,7 @@ def run(
             "share": share,
             "limit_s": None if limit is None else _parsed("--for", parse_duration, limit),
             "name": printable(name or default_name(command))[:64],
+            "program": printable(short_command(command, command[0]))[:64],
             "wait": not no_wait,
             "updates": has_live_line(),
             "sm_percent": sm,

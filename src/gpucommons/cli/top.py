@@ -1,6 +1,9 @@
 """`gpucommons top`: one or several nodes live in a terminal, from the streams of agents or from its own sampling."""
 
-from typing import Annotated
+import os
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +19,7 @@ from gpucommons.cli.options import (
 )
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
+from gpucommons.cli.top_options import EVERY_GPU, VISIBLE, Choice, Look, choice_of, is_utf8, unknown_names
 
 # Of several nodes, each is given this to answer before the view begins.
 _ANSWER_S = 3.0
@@ -32,7 +36,27 @@ Connects = Annotated[
 ]
 
 
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        "-o",
+        metavar="GPU",
+        help="Show only these GPUs: 0,1 or 6.0 (a MIG device) or a UUID; more than once for several; all: every GPU. "
+        "Default: those of CUDA_VISIBLE_DEVICES that are named there by UUID, else all.",
+        show_default=False,
+    ),
+]
+Ascii = Annotated[
+    bool, typer.Option("--ascii", "-U", help="Only ASCII characters. Default where the terminal has no others.")
+]
+Light = Annotated[bool, typer.Option("--light", help="Colours for a terminal with a light background.")]
+
+
 def top(
+    only: Only = None,
+    ascii: Ascii = False,
+    light: Light = False,
     connect: Connects = None,
     password_file: PasswordFile = None,
     ca_file: CaFile = None,
@@ -41,19 +65,32 @@ def top(
 ) -> None:
     """Watch GPUs, processes and turns live in the terminal."""
     named = connect or []
+    choice = choice_of(only or [], {} if named or simulate else os.environ)
     reader = Reader(named[0] if named else None, password_file, ca_file, config, simulate)
     feeds = (
         [_feed(reader)]
         if len(named) < 2
         else several_feeds([named_address(one, password_file, ca_file) for one in named])
     )
+    if choice.names and reader.agent is not None:
+        choice = known_choice(reader.get("gpus"), choice)
     try:
         from gpucommons.cli.top_app import Top
     except ImportError as error:
         raise CommandError(
             "top: the package textual is not installed; install it with: pip install 'gpucommons[tui]'"
         ) from error
-    Top(feeds, config).run()
+    Top(feeds, config, choice, Look(ascii or not is_utf8(sys.stdout.encoding), light)).run()
+
+
+def known_choice(document: Mapping[str, Any], choice: Choice) -> Choice:
+    """Raises CommandError for a GPU of -o that the node does not have. The variable may mean another machine's."""
+    unknown = unknown_names(document, choice)
+    if unknown and choice.origin != VISIBLE:
+        gpus = (document["gpus"] or {"by_uuid": {}})["by_uuid"].values()
+        names = [name for gpu in gpus for name in (str(gpu["index"]), *(each["slot"] for each in gpu["mig"].values()))]
+        raise CommandError(f"-o {unknown[0]}: the node has no such GPU; it has {', '.join(names) or 'none'}")
+    return EVERY_GPU if unknown else choice
 
 
 def several_feeds(addresses: list[AgentAddress]) -> list[Feed]:

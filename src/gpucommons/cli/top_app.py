@@ -19,10 +19,12 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
 from gpucommons.base.text import Printable, printable, printable_lines
-from gpucommons.cli.output import checked, rich_lines, rich_text
+from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.output import Line, Span, checked, rich_lines, rich_text
 from gpucommons.cli.text_table import state_colour
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, Feed
-from gpucommons.cli.top_orders import QUESTIONS, carry_out, refusal, send_signal, target_pid
+from gpucommons.cli.top_options import EVERY_GPU, Choice, Look
+from gpucommons.cli.top_orders import QUESTIONS, carry_out, environment_lines, refusal, send_signal, target_pid
 from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_of, gpu_page, gpu_rows, graph_lines
 from gpucommons.cli.top_table import Column, TopRow, arranged, duration, fitted, of_node, percent, size
 from gpucommons.cli.top_view import TABS, TopNode, command_of, head_line, sentence_lines
@@ -80,6 +82,8 @@ class Confirm(ModalScreen[bool]):
 # What the processes use of the host is asked for every two seconds; the rest comes with the feeds.
 
 _NARROW = 80
+_PLAIN_LOOK = Look()
+_CHOOSE_PROCESS = "choose a process first: p, then the arrows"
 _TALL = 40
 _GRAPH_LINES = 7
 _SPARK_S = 120
@@ -89,11 +93,13 @@ _NODE_COLUMN = Column("Node", False, 10)
 _HELP = """\
 p o w u e !  processes, owners, turns, queue, events, problems
 1 to 6       the same; or click on a tab
+a            all GPUs, or those of -o and CUDA_VISIBLE_DEVICES
 t            tree: processes below their job, pod or container
 g            graph of the chosen GPU: utilisation and memory
 Tab          from the GPUs to the rows below, and back
 arrows       choose a row; left, right: scroll to all of a command
 Enter        details; of a process also how its owner was found
+v            environment of the process: your own
 s . >        sort by the next column; , < by the one before
 r            reverse the order; or click on the title of a column
 /            filter; Escape clears it
@@ -140,12 +146,17 @@ class Top(App[None]):
     #filter.open { display: block; }
     #rows { height: 1fr; }
     DataTable > .datatable--header { text-style: bold; }
+    .ascii Page > VerticalScroll { border: ascii $primary; }
+    .ascii Confirm > Static { border: ascii $error; }
+    .ascii DataTable { scrollbar-size: 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(f"{tab.key},{number}", f"choose('{name}')", tab.title, show=False)
             for number, (name, tab) in enumerate(TABS.items(), start=1)
         ),
+        Binding("a", "all", "All GPUs", show=False),
+        Binding("v", "environment", "Environment", show=False),
         Binding("t", "tree", "Tree"),
         Binding("g", "graph", "Graph"),
         Binding("s,full_stop,greater_than_sign", "sort(1)", "Sort", key_display="s"),
@@ -163,10 +174,20 @@ class Top(App[None]):
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, feeds: Sequence[Feed], config: Path | None = None) -> None:
+    def __init__(
+        self,
+        feeds: Sequence[Feed],
+        config: Path | None = None,
+        choice: Choice = EVERY_GPU,
+        look: Look = _PLAIN_LOOK,
+    ) -> None:
         super().__init__()
-        self._top_nodes = [TopNode(feed) for feed in feeds]
+        self._top_nodes = [TopNode(feed, choice) for feed in feeds]
+        self._choice = choice
         self._config = config
+        self._look = look
+        self.theme = "textual-light" if look.is_light else "textual-dark"
+        self.set_class(look.is_ascii, "ascii")
         self._view = next(iter(TABS))
         self._sort: int | None = None
         self._down = False
@@ -178,7 +199,7 @@ class Top(App[None]):
         self._spare = 0
 
     def compose(self) -> ComposeResult:
-        yield Static(head_line(self._top_nodes), id="head", markup=False)
+        yield Static(self._look.text(head_line(self._top_nodes)), id="head", markup=False)
         yield Static("", id="sentence", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
         yield Static("", id="graph", markup=False)
@@ -320,28 +341,53 @@ class Top(App[None]):
         if node.document is None:
             return
         if event.data_table.id == "gpus":
-            self.push_screen(Page(gpu_page(node.document, key)))
+            self._open(gpu_page(node.document, key))
         elif (process := self._process(node, key)) is not None:
-            self.push_screen(Page(await _process_page(node, key, process)))
+            self._open(await _process_page(node, key, process))
         else:
             cells = event.data_table.get_row(event.row_key)
             titles = (str(column.label) for column in event.data_table.columns.values())
             lines = (f"{title:<10} {cell.plain}" for title, cell in zip(titles, cells, strict=True))
-            self.push_screen(Page(printable_lines(lines)))
+            self._open(printable_lines(lines))
 
     def _process(self, node: TopNode, key: str) -> Mapping[str, Any] | None:
         who = node.document["who"] if node.document else None
         row: Mapping[str, Any] | None = who["processes"].get(key) if who and self._view == "processes" else None
         return row
 
+    def _open(self, text: Printable) -> None:
+        self.push_screen(Page(self._look.text(text)))
+
+    def action_all(self) -> None:
+        """Every GPU, and back to the chosen ones."""
+        for node in self._top_nodes:
+            node.choose(EVERY_GPU if node.choice.names else self._choice)
+        self._draw()
+
+    def action_environment(self) -> None:
+        node, key = self._chosen("rows")
+        row = self._process(node, key)
+        if row is None:
+            self.notify(printable(_CHOOSE_PROCESS))
+            return
+        if reason := _elsewhere(node):
+            self.notify(printable(reason), severity="error")
+            return
+        try:
+            lines = environment_lines(row, key)
+        except CommandError as error:
+            self.notify(printable(str(error)), severity="error")
+        else:
+            self._open(printable_lines([f"environment of pid {row['pid']} as it was started", "", *lines]))
+
     def action_help(self) -> None:
-        self.push_screen(Page(printable_lines(_HELP.splitlines())))
+        self._open(printable_lines(_HELP.splitlines()))
 
     def action_signal(self, name: str) -> None:
         node, key = self._chosen("rows")
         row = self._process(node, key)
         if row is None:
-            self.notify(printable("choose a process first: p, then the arrows"))
+            self.notify(printable(_CHOOSE_PROCESS))
             return
         if reason := _elsewhere(node) or refusal(row, key):
             self.notify(printable(reason), severity="error")
@@ -397,7 +443,7 @@ class Top(App[None]):
         self._draw_bar()
         head = self.query_one("#head", Static)
         head.set_class(any(node.lost for node in self._top_nodes), "lost")
-        head.update(head_line(self._top_nodes))
+        head.update(self._look.text(head_line(self._top_nodes)))
         self._draw_sentence()
         spark_width = fitted(self._columns(GPU_COLUMNS), self._spare).get(SPARK) or 0
         gpus = {
@@ -423,7 +469,7 @@ class Top(App[None]):
         widths = fitted(self._columns(columns), self._spare)
         shown = {place: column for place, column in enumerate(self._columns(columns)) if column.title in widths}
         cells = [replace(row, cells=tuple(row.cells[place] for place in shown)) for row in rows]
-        _fill(table, cells, list(shown.values()))
+        _fill(table, cells, list(shown.values()), self._look)
 
     def _draw_bar(self) -> None:
         for name in TABS:
@@ -431,7 +477,10 @@ class Top(App[None]):
 
     def _draw_sentence(self) -> None:
         lines = sentence_lines(self._top_nodes, self._names, max(20, self.size.width - 2))
-        self.query_one("#sentence", Static).update(rich_lines(lines))
+        self.query_one("#sentence", Static).update(rich_lines(map(self._looking, lines)))
+
+    def _looking(self, line: Line) -> Line:
+        return [Span(self._look.text(span.text), self._look.colour(span.colour)) for span in line]
 
     @property
     def _shows_graph(self) -> bool:
@@ -448,7 +497,7 @@ class Top(App[None]):
         name = f"{self._names[self._top_nodes.index(node)]} " if self._is_many else ""
         used, memory = (node.recent(each).get(uuid, ()) for each in (UTILIZATION, MEMORY))
         room = (self.size.width - 2, _GRAPH_LINES)
-        panel.update(checked(graph_lines(f"{name}GPU {gpu['index']}", gpu, used, memory, room)))
+        panel.update(self._look.text(graph_lines(f"{name}GPU {gpu['index']}", gpu, used, memory, room)))
 
     def _draw_note(self, shown: int) -> None:
         tab = TABS[self._view]
@@ -460,7 +509,7 @@ class Top(App[None]):
             note = f"{shown}{by} {'' if self._sort is None else '↓' if self._down else '↑'}"
             note += " · tree" if self._tree and self._view == "processes" else ""
             note += f" · filter: {self._text}" if self._text else ""
-        self.query_one("#note", Static).update(printable(note))
+        self.query_one("#note", Static).update(self._look.text(printable(note)))
 
 
 def _elsewhere(node: TopNode) -> str:
@@ -484,12 +533,12 @@ async def _process_page(node: TopNode, key: str, row: Mapping[str, Any]) -> Prin
     return printable_lines([*lines, *explain(answer["who"], answer["explanations"]).splitlines()])
 
 
-def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: Sequence[Column]) -> None:
+def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: Sequence[Column], look: Look) -> None:
     """Update the cells if the rows are the same; else rebuild the table and keep the cursor on its row."""
     known = [key.value for key in table.rows]
     if known == [row.key for row in rows]:
         for row in rows:
-            for column, cell in zip(columns, _cells(row, columns), strict=True):
+            for column, cell in zip(columns, _cells(row, columns, look), strict=True):
                 if table.get_cell(row.key, column.title) != cell:
                     table.update_cell(row.key, column.title, cell, update_width=column.whole)
         return
@@ -497,19 +546,19 @@ def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: Sequence[Column
     at = known[place] if 0 <= place < len(known) else None
     table.clear()
     for row in rows:
-        table.add_row(*_cells(row, columns), key=row.key)
+        table.add_row(*_cells(row, columns, look), key=row.key)
     keys = [row.key for row in rows]
     if at in keys:
         table.move_cursor(row=keys.index(at), animate=False)
 
 
-def _cells(row: TopRow, columns: Sequence[Column]) -> list[Text]:
+def _cells(row: TopRow, columns: Sequence[Column], look: Look) -> list[Text]:
     return [
         rich_text(
-            cell,
-            row.colour or (state_colour(cell) if column.state else ""),
+            look.text(cell),
+            look.colour(row.colour or (state_colour(cell) if column.state else "")),
             justify="right" if column.number else "left",
-            overflow="ellipsis",
+            overflow="crop" if look.is_ascii else "ellipsis",
         )
         for cell, column in zip(row.cells, columns, strict=True)
     ]

@@ -76,6 +76,37 @@ def send_signal(key: str, number: signal.Signals) -> str:
     return ""
 
 
+# The environment of one's own process: never that of another user, also not for root, since it may hold secrets.
+
+_MAX_ENVIRONMENT_BYTES = 1 << 20
+
+
+def environment_lines(row: Mapping[str, Any], key: str) -> list[str]:
+    """NAME=VALUE, sorted, as the process was started with. Raises CommandError."""
+    pid, start_ticks_of_row = row["pid"], parse_decimal(key.rpartition("/")[2])
+    try:
+        # A descriptor of the directory belongs to this process, also after its pid was used again.
+        directory = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if os.geteuid() != row["uid"] or os.fstat(directory).st_uid != os.geteuid():
+                raise CommandError(f"pid {pid} belongs to {row['account'] or 'another user'}: only its user sees that")
+            if start_ticks(_read_at(directory, "stat")) != start_ticks_of_row:
+                raise CommandError(f"pid {pid} has ended")
+            found = _read_at(directory, "environ")
+        finally:
+            os.close(directory)
+    except (FileNotFoundError, ProcessLookupError):
+        raise CommandError(f"pid {pid} has ended") from None
+    except OSError as error:
+        raise CommandError(f"the environment of pid {pid} cannot be read: {error.strerror}") from None
+    return sorted(part.decode(errors="replace") for part in found.split(b"\0") if part)
+
+
+def _read_at(directory: int, name: str) -> bytes:
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), "rb") as file:
+        return file.read(_MAX_ENVIRONMENT_BYTES)
+
+
 def _start_ticks(pid: int) -> int:
     with open(f"/proc/{pid}/stat", "rb") as file:
         return start_ticks(file.read())

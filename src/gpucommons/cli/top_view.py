@@ -9,6 +9,7 @@ from gpucommons.base.text import Printable, parse_decimal, printable, qualified_
 from gpucommons.cli.gpus_view import summary_lines
 from gpucommons.cli.output import Line, Span
 from gpucommons.cli.top_feed import MEMORY, RECENT_S, UTILIZATION, Feed, FeedUpdate
+from gpucommons.cli.top_options import EVERY_GPU, Choice, restricted
 from gpucommons.cli.top_rows import (
     EVENT_COLUMNS,
     OWNER_COLUMNS,
@@ -184,10 +185,13 @@ _FIELDS = {UTILIZATION: "utilization_ratio", MEMORY: "memory_used_bytes"}
 class TopNode:
     """`document` is the last one that came; `lost` is why no newer one comes, and empty while the node answers.
 
-    `who` and `who_before` are the last two documents of /api/v1/who, from which the CPU use is known.
+    `everything` is that document before the GPUs of `choice` are chosen from it. `who` and `who_before` are the last
+    two documents of /api/v1/who, from which the CPU use is known.
     """
 
     feed: Feed
+    choice: Choice = EVERY_GPU
+    everything: Document | None = None
     document: Document | None = None
     lost: str = ""
     who: Document | None = None
@@ -202,7 +206,8 @@ class TopNode:
         self.lost = update.lost
         if update.document is None:
             return
-        self.document = update.document
+        self.everything = update.document
+        self.choose(self.choice)
         if update.recent is not None:
             self._recent = {
                 series: {uuid: deque(values, RECENT_S) for uuid, values in found.items()}
@@ -212,6 +217,10 @@ class TopNode:
             for series, name in _FIELDS.items():
                 known = self._recent.setdefault(series, {}).setdefault(uuid, deque(maxlen=RECENT_S))
                 known.append(gpu[name])
+
+    def choose(self, choice: Choice) -> None:
+        self.choice = choice
+        self.document = None if self.everything is None else restricted(self.everything, choice)
 
     def recent(self, series: str, last_s: int = RECENT_S) -> Mapping[str, Sequence[float | None]]:
         """The last seconds of each GPU, by UUID; one value a second."""
@@ -299,6 +308,9 @@ def _parts(node: TopNode) -> Iterator[str]:
     if node.lost:
         yield "LOST, last known state"
     yield document["hostname"]
+    if node.choice.names:
+        found = sorted(str(gpu["index"]) for gpu in (document["gpus"] or {"by_uuid": {}})["by_uuid"].values())
+        yield f"only GPU {', '.join(found)} (a: all)" if found else f"no GPU {', '.join(node.choice.names)} (a: all)"
     if document["simulated"]:
         yield f"SIMULATED {document['simulated']}"
     cpu, memory = document["node"]["cpu"], document["node"]["memory"]

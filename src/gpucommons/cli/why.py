@@ -49,7 +49,7 @@ def why(
     turns: Document = document.get("turns") or _NO_TURNS
     requests = _requests(queue, target)
     paused = paused_for_leases(queue)
-    processes = {} if reader.agent is None else _processes(reader, target)
+    processes = {} if reader.agent is None else processes_of(reader, target)
     clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes.values())
     explained = {pid for id in clients for pid in (turns["clients"][id]["pid"], *turns["clients"][id]["processes"])}
     unscheduled = {
@@ -127,7 +127,7 @@ def own_clients(turns: Document, uid: int) -> list[str]:
     return sorted(own, key=lambda id: clients[id]["wait"] is None)
 
 
-def _processes(reader: Reader, target: str | None) -> dict[str, Document]:
+def processes_of(reader: Reader, target: str | None) -> dict[str, Document]:
     """The processes on GPUs that a pid, a job, a container, a pod or a user means; without a target, one's own.
 
     A job is named as `allocations` lists it: by its workload, such as a lease, or by the slot's holder. What runs in a

@@ -43,7 +43,8 @@ class LeaseMessageError(ValueError):
 class RunRequest:
     """`updates`: the client shows its place in the queue. `sm_percent` is the part of a GPU that it may use.
 
-    `model`, `slot` and `whole` are what the GPU has to be; empty and False: any.
+    `model`, `slot` and `whole` are what the GPU has to be; empty and False: any. `program` is the program of the
+    command, which other users see in the place of the name.
     """
 
     gpus: int = 1
@@ -58,6 +59,7 @@ class RunRequest:
     model: str = ""
     slot: str = ""
     whole: bool = False
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def parse_request(raw: bytes) -> LeaseLine:
             _text(line, "model", _LONGEST_NAME, required=False),
             _text(line, "slot", _LONGEST_NAME, required=False),
             _flag(line, "whole"),
+            _text(line, "program", _LONGEST_NAME, required=False),
         )
     if request == "resume":
         return ResumeRequest(

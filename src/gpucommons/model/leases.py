@@ -62,7 +62,8 @@ class LeaseRequest:
     the most of the GPU's threads that it may use; None: all. `sharing_class` is that of its programs where the GPU is
     shared; empty: not given. The queue sets `id`, and `number`, which orders requests by arrival. `model` is a part of
     the GPU's product name, `slot` the name or UUID of the GPU or MIG device that is asked for; empty: any. `whole`: no
-    MIG device.
+    MIG device. `name` is what its user calls it, for its user and administrators alone; `program` is the program of its
+    command, as `ps` shows it to every user.
     """
 
     uid: int
@@ -81,6 +82,7 @@ class LeaseRequest:
     model: str = ""
     slot: str = ""
     whole: bool = False
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,10 @@ class _Fold:
         return Claim(WorkloadKind.JOB, job, f"job/{job}", account, slots, Access.SPECIFIC, True, True, "slurm", True)
 
     def of_leases(self) -> Iterator[Claim]:
-        """A lease holds its slots from the grant on, and is billed as a job of its user."""
+        """A lease holds its slots from the grant on, and is billed as a job of its user.
+
+        The workload has the name of the program: what holds a GPU is seen by all users and in the metrics.
+        """
         for lease in self._in.leases:
             request = lease.request
             slots = tuple((info, _WHOLE) for uuid in lease.slots for info in self._in.table.named(uuid))
@@ -260,7 +263,7 @@ class _Fold:
             account = account_of(owner, user=request.user, group=self._in.users.group_of.get(request.user, ""), job=job)
             yield Claim(
                 WorkloadKind.LEASE,
-                request.name or job,
+                request.program or job,
                 f"lease/{request.id}",
                 account,
                 slots,

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerState, PeriodAccounts
-from gpucommons.model.allocations import Allocation, AllocationReading, SlotsReading, SlotStatus, WorkloadKind
+from gpucommons.model.allocations import AllocationReading, SlotsReading, SlotStatus
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.gpu import XidProgramsReading
@@ -41,7 +41,6 @@ from gpucommons.model.sharing import (
     Turn,
 )
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.identities import short_command
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
 _NAMELESS_LABELS = frozenset({"alertname", "severity", "gpu", "gpu_slot", "uuid", "UUID", "instance", "job", "node"})
@@ -200,8 +199,8 @@ def _with_names(readings: Readings, viewer: Viewer) -> Readings:
         gpus=readings.gpus,
         agent=readings.agent,
         attribution=readings.attribution,
-        allocations=None if readings.allocations is None else _named_allocations(readings.allocations, viewer),
-        slots=None if readings.slots is None else _named_slots(readings.slots, viewer),
+        allocations=readings.allocations,
+        slots=readings.slots,
         ledger=readings.ledger,
         sharing=readings.sharing,
         leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
@@ -215,31 +214,6 @@ def _with_names(readings: Readings, viewer: Viewer) -> Readings:
     )
 
 
-def _named_allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReading:
-    return replace(reading, allocations=tuple(_named_allocation(each, viewer) for each in reading.allocations))
-
-
-def _named_slots(reading: SlotsReading, viewer: Viewer) -> SlotsReading:
-    return SlotsReading(
-        tuple(
-            replace(status, holders=tuple(_named_allocation(each, viewer) for each in status.holders))
-            for status in reading.slots
-        )
-    )
-
-
-def _named_allocation(allocation: Allocation, viewer: Viewer) -> Allocation:
-    """The workload of a lease has the name that the lease has, by default its command line."""
-    if allocation.kind is not WorkloadKind.LEASE or allocation.account.user == viewer.user:
-        return allocation
-    return replace(allocation, workload=_program_of(allocation.workload))
-
-
-def _program_of(name: str) -> str:
-    """The program that a lease's name begins with: it is a command line, unless its user chose another one."""
-    return short_command(name.split(), name)
-
-
 def _named_idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
     """The viewer's own messages. The detail of a channel may name the address of another user."""
     own = tuple(each for each in reading.messages if viewer.user is not None and each.user == viewer.user)
@@ -248,17 +222,14 @@ def _named_idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
 
 
 def _named_events(log: EventLogReading, viewer: Viewer) -> EventLogReading:
-    return EventLogReading(
-        tuple(event if event.user and event.user == viewer.user else _named_event(event) for event in log.events)
-    )
+    return EventLogReading(tuple(_named_event(event, viewer) for event in log.events))
 
 
-def _named_event(event: Event) -> Event:
-    """Without the name of a lease, and without a sentence that may repeat it."""
-    if not str(event.details.get("workload_id", "")).startswith("lease/"):
+def _named_event(event: Event, viewer: Viewer) -> Event:
+    """The sentence of another user's event may hold an address, or a line of a log."""
+    if not event.user or event.user == viewer.user:
         return event
-    details = {name: value for name, value in event.details.items() if name != "sentence"}
-    return replace(event, details={**details, "workload": _program_of(str(event.details.get("workload", "")))})
+    return replace(event, details={name: value for name, value in event.details.items() if name != "sentence"})
 
 
 def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
@@ -338,7 +309,7 @@ def _parked_for(one: ParkedFor, viewer: Viewer) -> ParkedFor:
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
     """Those of other users are shown without user and name, and of the trespassers on their slots only one's own.
 
-    A local user sees the users, and of a name the program.
+    A local user sees the users, and in the place of a name, which its user may have typed, the program.
     """
     if viewer.sees_all:
         return reading
@@ -380,11 +351,11 @@ def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
 
 
 def _named_request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
-    return request if request.uid == viewer.uid else replace(request, name=_program_of(request.name))
+    return request if request.uid == viewer.uid else replace(request, name=request.program)
 
 
 def _request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
-    return request if request.uid == viewer.uid else replace(request, uid=-1, user=OTHERS.name, name="")
+    return request if request.uid == viewer.uid else replace(request, uid=-1, user=OTHERS.name, name="", program="")
 
 
 def _wait(request: LeaseRequest, wait: LeaseWait, viewer: Viewer) -> LeaseWait:

@@ -82,7 +82,11 @@ class LabLeaseUsers:
 
         client = LeaseClient(run.person.uid, run.person.name, own.pid, own.start_ticks, False, hear)
         request = RunRequest(
-            memory_bytes=int(run.memory_gib * _GIB), share=run.share, limit_s=run.limit_s, name=run.name
+            memory_bytes=int(run.memory_gib * _GIB),
+            share=run.share,
+            limit_s=run.limit_s,
+            name=run.name,
+            program=run.name,
         )
         player.times += 1
         try:

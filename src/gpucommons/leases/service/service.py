@@ -174,6 +174,7 @@ class LeaseService:
                 model=request.model,
                 slot=request.slot,
                 whole=request.whole,
+                program=request.program,
             )
             id = self._queue.add(waiting).id
         except LeaseRefused:

@@ -254,23 +254,29 @@ function pick(part, event) {
 }
 
 // The nodes that do not answer, and since when: without their slots they would be missing. Then every node with a problem;
-// its page has the sentences.
+// its page has the sentences. Nodes with nothing but idle holders are folded: the strip names the holders.
 function Problems({ fleet }) {
   const nodes = Object.entries(fleet.nodes);
+  const answering = nodes.filter(([, node]) => node.answers && node.problem_sentence);
   const rows = [
     ...nodes.filter(([, node]) => !node.answers).map((row) => silentRow(row, fleet)),
-    ...nodes.filter(([, node]) => node.answers && node.problem_sentence).map(problemRow),
+    ...answering.filter((row) => !isHeldIdleOnly(row)).map(problemRow),
   ];
-  if (!rows.length) return html`<p id="problems" class="quiet">No problem.</p>`;
+  const idle = answering.filter(isHeldIdleOnly).map(problemRow);
+  if (!rows.length && !idle.length) return html`<p id="problems" class="quiet">No problem.</p>`;
   return html`<ol id="problems" class="problems" aria-label="nodes with problems">${rows.slice(0, MOST_PROBLEMS)}</ol>
-    ${
-      rows.length > MOST_PROBLEMS &&
-      html`<details class="more">
-      <summary>${rows.length - MOST_PROBLEMS} more</summary>
-      <ol class="problems">${rows.slice(MOST_PROBLEMS)}</ol>
-    </details>`
-    }`;
+    <${Folded} what=${`${rows.length - MOST_PROBLEMS} more`} rows=${rows.slice(MOST_PROBLEMS)} />
+    <${Folded} what=${`${plural(idle.length, 'node')} with GPUs held idle`} rows=${idle} />`;
 }
+
+const Folded = ({ what, rows }) =>
+  rows.length > 0 &&
+  html`<details class="more">
+    <summary>${what}</summary>
+    <ol class="problems">${rows}</ol>
+  </details>`;
+
+const isHeldIdleOnly = ([, node]) => Object.keys(node.problems).every((kind) => kind === 'held_idle');
 
 const silentRow = ([instance, node], fleet) =>
   html`<li key=${instance} class="bad" data-silent=${instance}>
