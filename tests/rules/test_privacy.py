@@ -167,8 +167,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
     Lease: "request slots gpus since_s",
     LeaseRequest: (
         "uid user arrived_s gpus memory_bytes share limit_s name mps sm_percent id number sharing_class model slot "
-        "whole",
-        "program",
+        "whole program"
     ),
     MpsReading: "mode unavailable daemons events starts failures deaths",
     LeaseWait: "position cause start_s detail is_guess room_s blockers",
