@@ -26,7 +26,7 @@ from gpucommons.cli.reader import local_urls
 from gpucommons.cli.top import known_choice, several_feeds
 from gpucommons.cli.top_app import Page, Top
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, AgentFeed, FeedUpdate, LocalFeed, Recent
-from gpucommons.cli.top_options import EVERY_GPU, Choice, Look, choice_of, restricted
+from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, Look, choice_of, restricted
 from gpucommons.cli.top_orders import environment_lines, refusal, send_signal
 from gpucommons.cli.top_rows import GPU_COLUMNS, gpu_rows, owner_rows, queue_rows, turn_rows
 from gpucommons.cli.top_table import arranged, duration, fitted, graph, size, spark
@@ -735,33 +735,33 @@ def test_only_the_chosen_gpus_are_shown_in_every_tab() -> None:
     document = lab_document()
     uuids = {str(gpu["index"]): uuid for uuid, gpu in document["gpus"]["by_uuid"].items()}
     for names in (("0", "4"), (uuids["0"], uuids["4"][:12].lower())):
-        shown = restricted(document, Choice(names))
+        shown = restricted(document, GpuChoice(names))
         assert [row.cells[0] for row in gpu_rows(shown, {})] == ["0", "4"]
         assert {row.cells[0] for row in process_rows(shown)} == {"0", "4"}
         assert {row.key for row in owner_rows(shown) if "rest" not in row.key} == {
             key for key, owner in document["who"]["owners"].items() if owner["by_gpu"].keys() & {uuids["0"], uuids["4"]}
         }
-    alice = next(row for row in owner_rows(restricted(document, Choice(("0",)))) if row.cells[0] == "alice")
+    alice = next(row for row in owner_rows(restricted(document, GpuChoice(("0",)))) if row.cells[0] == "alice")
     part = document["who"]["owners"][alice.key]["by_gpu"][uuids["0"]]
     assert alice.sort[1:4] == (part["memory_bytes"], part["sm_ratio"], part["power_watts"]), "sums of the chosen GPUs"
     assert restricted(document, EVERY_GPU) is document
 
 
 def test_a_mig_device_is_shown_below_its_gpu_with_its_processes_alone() -> None:
-    shown = restricted(lab_document(), Choice(("6.0",)))
+    shown = restricted(lab_document(), GpuChoice(("6.0",)))
     assert [row.cells[0] for row in gpu_rows(shown, {})] == ["6", " 6.0"]
     assert [row.cells[0] for row in process_rows(shown)] == ["6.0"]
-    whole = restricted(lab_document(), Choice(("6",)))
+    whole = restricted(lab_document(), GpuChoice(("6",)))
     assert [row.cells[0] for row in gpu_rows(whole, {})] == ["6", " 6.0", " 6.1", " 6.2", " 6.3"]
 
 
 def test_turns_and_problems_of_other_gpus_are_left_out() -> None:
     document = document_of()
-    assert {row.cells[1] for row in turn_rows(restricted(document, Choice(("1",))))} == {"1"}
+    assert {row.cells[1] for row in turn_rows(restricted(document, GpuChoice(("1",))))} == {"1"}
     lost = {problem["gpu_uuid"] for problem in document["problems"].values()} - {None}
     assert lost
     first = next(uuid for uuid, gpu in document["gpus"]["by_uuid"].items() if gpu["index"] == 0)
-    kept = restricted(document, Choice(("0",)))["problems"].values()
+    kept = restricted(document, GpuChoice(("0",)))["problems"].values()
     assert {problem["gpu_uuid"] for problem in kept} <= {None, first}
     assert lost - {first}
 
@@ -798,7 +798,7 @@ def test_a_gpu_that_the_node_does_not_have_is_an_error() -> None:
 def test_the_key_a_shows_every_gpu_and_the_chosen_ones_again() -> None:
     async def scenario() -> None:
         feed = QueueFeed()
-        app = Top([feed], choice=Choice(("1",), "-o"))
+        app = Top([feed], choice=GpuChoice(("1",), "-o"))
         async with app.run_test(size=(120, 30)) as pilot:
             feed.put(FeedUpdate(document_of()))
             await shown(pilot)

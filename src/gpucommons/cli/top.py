@@ -19,7 +19,7 @@ from gpucommons.cli.options import (
 )
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
-from gpucommons.cli.top_options import EVERY_GPU, VISIBLE, Choice, Look, choice_of, is_utf8, unknown_names
+from gpucommons.cli.top_options import EVERY_GPU, VISIBLE, GpuChoice, Look, choice_of, is_utf8, unknown_names
 
 # Of several nodes, each is given this to answer before the view begins.
 _ANSWER_S = 3.0
@@ -83,7 +83,7 @@ def top(
     Top(feeds, config, choice, Look(ascii or not is_utf8(sys.stdout.encoding), light)).run()
 
 
-def known_choice(document: Mapping[str, Any], choice: Choice) -> Choice:
+def known_choice(document: Mapping[str, Any], choice: GpuChoice) -> GpuChoice:
     """Raises CommandError for a GPU of -o that the node does not have. The variable may mean another machine's."""
     unknown = unknown_names(document, choice)
     if unknown and choice.origin != VISIBLE:

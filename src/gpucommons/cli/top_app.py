@@ -23,7 +23,7 @@ from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.output import Line, Span, checked, rich_lines, rich_text
 from gpucommons.cli.text_table import state_colour
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, Feed
-from gpucommons.cli.top_options import EVERY_GPU, Choice, Look
+from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, Look
 from gpucommons.cli.top_orders import QUESTIONS, carry_out, environment_lines, refusal, send_signal, target_pid
 from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_of, gpu_page, gpu_rows, graph_lines
 from gpucommons.cli.top_table import Column, TopRow, arranged, duration, fitted, of_node, percent, size
@@ -178,7 +178,7 @@ class Top(App[None]):
         self,
         feeds: Sequence[Feed],
         config: Path | None = None,
-        choice: Choice = EVERY_GPU,
+        choice: GpuChoice = EVERY_GPU,
         look: Look = _PLAIN_LOOK,
     ) -> None:
         super().__init__()

@@ -19,23 +19,23 @@ _UUIDS: Final = ("GPU-", "MIG-")
 # chosen GPUs. What belongs to no GPU stays: the queue, events, the sentence about the node.
 
 
-class Choice(NamedTuple):
+class GpuChoice(NamedTuple):
     """`names` are indices, slots of MIG devices such as 6.0, or the beginnings of UUIDs; none: every GPU is shown."""
 
     names: tuple[str, ...] = ()
     origin: str = ""
 
 
-EVERY_GPU: Final = Choice()
+EVERY_GPU: Final = GpuChoice()
 
 
-def choice_of(only: Sequence[str], environment: Mapping[str, str]) -> Choice:
+def choice_of(only: Sequence[str], environment: Mapping[str, str]) -> GpuChoice:
     """Of -o, else of CUDA_VISIBLE_DEVICES. `-o all` shows every GPU."""
     given = tuple(name for text in only for name in text.replace(",", " ").split())
     if given:
-        return EVERY_GPU if ALL in given else Choice(given, "-o")
+        return EVERY_GPU if ALL in given else GpuChoice(given, "-o")
     visible = tuple(name.strip() for name in environment.get(VISIBLE, "").split(","))
-    return Choice(visible, VISIBLE) if all(_names_a_gpu(name, environment) for name in visible) else EVERY_GPU
+    return GpuChoice(visible, VISIBLE) if all(_names_a_gpu(name, environment) for name in visible) else EVERY_GPU
 
 
 def _names_a_gpu(name: str, environment: Mapping[str, str]) -> bool:
@@ -44,7 +44,7 @@ def _names_a_gpu(name: str, environment: Mapping[str, str]) -> bool:
     return name.startswith(_UUIDS) or (by_bus and parse_decimal(name) is not None)
 
 
-def chosen_uuids(document: Document, choice: Choice) -> frozenset[str]:
+def chosen_uuids(document: Document, choice: GpuChoice) -> frozenset[str]:
     """Of GPUs and MIG devices. A GPU includes its MIG devices."""
     gpus = (document["gpus"] or {"by_uuid": {}})["by_uuid"]
     found: set[str] = set()
@@ -61,12 +61,12 @@ def _is_named(names: Iterable[str], slot: str, uuid: str) -> bool:
     )
 
 
-def unknown_names(document: Document, choice: Choice) -> list[str]:
+def unknown_names(document: Document, choice: GpuChoice) -> list[str]:
     """The names of the choice that no GPU of the node has."""
-    return [name for name in choice.names if not chosen_uuids(document, Choice((name,)))]
+    return [name for name in choice.names if not chosen_uuids(document, GpuChoice((name,)))]
 
 
-def restricted(document: Document, choice: Choice) -> Document:
+def restricted(document: Document, choice: GpuChoice) -> Document:
     """The document with the rows of the chosen GPUs."""
     if not choice.names:
         return document

@@ -9,7 +9,7 @@ from gpucommons.base.text import Printable, parse_decimal, printable, qualified_
 from gpucommons.cli.gpus_view import summary_lines
 from gpucommons.cli.output import Line, Span
 from gpucommons.cli.top_feed import MEMORY, RECENT_S, UTILIZATION, Feed, FeedUpdate
-from gpucommons.cli.top_options import EVERY_GPU, Choice, restricted
+from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, restricted
 from gpucommons.cli.top_rows import (
     EVENT_COLUMNS,
     OWNER_COLUMNS,
@@ -190,7 +190,7 @@ class TopNode:
     """
 
     feed: Feed
-    choice: Choice = EVERY_GPU
+    choice: GpuChoice = EVERY_GPU
     everything: Document | None = None
     document: Document | None = None
     lost: str = ""
@@ -218,7 +218,7 @@ class TopNode:
                 known = self._recent.setdefault(series, {}).setdefault(uuid, deque(maxlen=RECENT_S))
                 known.append(gpu[name])
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: GpuChoice) -> None:
         self.choice = choice
         self.document = None if self.everything is None else restricted(self.everything, choice)
 
