@@ -75,6 +75,11 @@ def terminal_width() -> int | None:
     return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def shows_unicode() -> bool:
+    """Whether the terminal shows more characters than those of ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
 class Span(NamedTuple):
     """A part of a line. In a terminal it has the colour, one of _COLOURS; empty: none."""
 

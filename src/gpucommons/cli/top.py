@@ -1,7 +1,6 @@
 """`gpucommons top`: one or several nodes live in a terminal, from the streams of agents or from its own sampling."""
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -17,9 +16,10 @@ from gpucommons.cli.options import (
     load_settings,
     scenario_named,
 )
+from gpucommons.cli.output import shows_unicode
 from gpucommons.cli.reader import Reader
 from gpucommons.cli.top_feed import AgentFeed, Feed, LocalFeed
-from gpucommons.cli.top_options import EVERY_GPU, VISIBLE, GpuChoice, Look, choice_of, is_utf8, unknown_names
+from gpucommons.cli.top_options import EVERY_GPU, VISIBLE, GpuChoice, Look, choice_of, unknown_names
 
 # Of several nodes, each is given this to answer before the view begins.
 _ANSWER_S = 3.0
@@ -80,7 +80,7 @@ def top(
         raise CommandError(
             "top: the package textual is not installed; install it with: pip install 'gpucommons[tui]'"
         ) from error
-    Top(feeds, config, choice, Look(ascii or not is_utf8(sys.stdout.encoding), light)).run()
+    Top(feeds, config, choice, Look(ascii or not shows_unicode(), light)).run()
 
 
 def known_choice(document: Mapping[str, Any], choice: GpuChoice) -> GpuChoice:

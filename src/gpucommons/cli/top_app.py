@@ -199,7 +199,7 @@ class Top(App[None]):
         self._spare = 0
 
     def compose(self) -> ComposeResult:
-        yield Static(self._look.text(head_line(self._top_nodes)), id="head", markup=False)
+        yield Static(checked(self._look.text(head_line(self._top_nodes))), id="head", markup=False)
         yield Static("", id="sentence", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
         yield Static("", id="graph", markup=False)
@@ -443,7 +443,7 @@ class Top(App[None]):
         self._draw_bar()
         head = self.query_one("#head", Static)
         head.set_class(any(node.lost for node in self._top_nodes), "lost")
-        head.update(self._look.text(head_line(self._top_nodes)))
+        head.update(checked(self._look.text(head_line(self._top_nodes))))
         self._draw_sentence()
         spark_width = fitted(self._columns(GPU_COLUMNS), self._spare).get(SPARK) or 0
         gpus = {
@@ -497,7 +497,8 @@ class Top(App[None]):
         name = f"{self._names[self._top_nodes.index(node)]} " if self._is_many else ""
         used, memory = (node.recent(each).get(uuid, ()) for each in (UTILIZATION, MEMORY))
         room = (self.size.width - 2, _GRAPH_LINES)
-        panel.update(self._look.text(graph_lines(f"{name}GPU {gpu['index']}", gpu, used, memory, room)))
+        lines = graph_lines(f"{name}GPU {gpu['index']}", gpu, used, memory, room)
+        panel.update(checked(self._look.text(lines)))
 
     def _draw_note(self, shown: int) -> None:
         tab = TABS[self._view]
@@ -509,7 +510,7 @@ class Top(App[None]):
             note = f"{shown}{by} {'' if self._sort is None else '↓' if self._down else '↑'}"
             note += " · tree" if self._tree and self._view == "processes" else ""
             note += f" · filter: {self._text}" if self._text else ""
-        self.query_one("#note", Static).update(self._look.text(printable(note)))
+        self.query_one("#note", Static).update(checked(self._look.text(printable(note))))
 
 
 def _elsewhere(node: TopNode) -> str:

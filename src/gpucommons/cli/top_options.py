@@ -175,8 +175,3 @@ class Look(NamedTuple):
 
     def colour(self, colour: str) -> str:
         return _ON_LIGHT.get(colour, colour) if self.is_light else colour
-
-
-def is_utf8(encoding: str | None) -> bool:
-    """Whether a terminal with this encoding shows more than ASCII."""
-    return (encoding or "").lower().replace("-", "") in ("utf8", "utf8sig")
