@@ -4,8 +4,9 @@
 
 CHECKOUT is dcgm-exporter's source tree, a copy that may be written; Go builds dcgm_standin.go in it. The program itself
 needs DCGM and a GPU. Here its packages parse its lists of counters and render the series of the simulated lab, whose
-labels and values are ours: what is compared is which fields a list selects, names, types, help, and which labels a
-series has in which order. Bar: every line of ours is a line of its own, and a field that is absent here is named.
+labels and values are ours: what is compared is which fields a list selects, names, types, help, the names of labels
+(they occur in its source, or in the list as label fields) and their order.
+Bar: every line of ours is a line of its own, and a field that is absent here is named.
 """
 
 import json
@@ -51,6 +52,7 @@ VARIANTS: Mapping[str, tuple[DcgmOptions, bool]] = {
 def main() -> None:
     checkout = Path(sys.argv[1]).resolve()
     program = built(checkout)
+    source = "".join(path.read_text() for path in (checkout / "internal" / "pkg").rglob("*.go"))
     rows: list[list[Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in LISTS:
@@ -60,7 +62,7 @@ def main() -> None:
                 chosen.write_text(uncommented(text) if commented else text)
                 for variant, (options, old) in VARIANTS.items():
                     label = f"{name}{', all lines' if commented else ''}"
-                    rows.append([label, variant, *compared(program, chosen, options, old)])
+                    rows.append([label, variant, *compared(program, chosen, options, old, source)])
     header = [
         "list",
         "option",
@@ -93,7 +95,9 @@ def uncommented(text: str) -> str:
     return "\n".join(rows.values()) + "\n"
 
 
-def compared(program: Path, chosen: Path, options: DcgmOptions, old: bool) -> tuple[int, str, int, int, int]:
+def compared(
+    program: Path, chosen: Path, options: DcgmOptions, old: bool, source: str
+) -> tuple[int, str, int, int, int]:
     """How many fields the list has, which of them are absent here, our lines, and how many of them are the peer's."""
     collectors, _ = parse_collectors(chosen.read_text(), SERVED)
     ours = text_of(Shape(collectors, old_namespace=old), options).splitlines()
@@ -105,12 +109,18 @@ def compared(program: Path, chosen: Path, options: DcgmOptions, old: bool) -> tu
     done = subprocess.run([program, chosen], input=json.dumps(given), capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{chosen.name}: {done.stderr}")
+    # The text is of a simulation, and says so. A family without a series has only its head.
+    ours = [line for line in ours if line.split()[1] != "SIMULATED:" and (line[0] != "#" or line.split()[2] in given)]
     theirs = done.stdout.splitlines()
     absent = [line.split()[2] for line in theirs if line.startswith("# ABSENT") and not line.endswith(" label")]
     fields = len(absent) + sum(line.startswith("# TYPE") for line in theirs)
     same = sum(line in theirs for line in ours)
     in_any_order = {unordered(line) for line in theirs}
     reordered = sum(line not in theirs and unordered(line) in in_any_order for line in ours)
+    names = {name for series in given.values() for one in series for name in (*one["labels"], *one["attributes"])}
+    foreign = [name for name in names if f'"{name}"' not in source and name not in collectors.labels]
+    if foreign:
+        raise SystemExit(f"labels that dcgm-exporter does not have: {foreign}")
     for line in ours:
         if unordered(line) not in in_any_order:
             print("only ours:", line)
