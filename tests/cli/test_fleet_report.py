@@ -114,7 +114,7 @@ def test_it_is_the_sum_of_the_ledgers(fleet: Fleet, by: By) -> None:
                 assert value == pytest.approx(expected[name][column], abs=2e-6), (name, column)
     assert set(expected) == {*period[f"{by}s"], "total"}
     assert period["currency"] == "EUR"
-    # A MIG device counts by its part of the GPU: 3 of 7 slices for an hour on each node.
+    # An hour on each node.
     if by is By.USER:
         assert list(period["users"]) == ["alice", "bob", "vision/train"]
         assert period["users"]["bob"]["held_gpu_hours"] == 2
