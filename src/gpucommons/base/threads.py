@@ -89,8 +89,9 @@ class WorkerThread:
         self._works.put(work)
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def close(self, within_s: float = 0.0) -> bool:
         """Ends after the work that was submitted. Returns whether it has, in this time."""
