@@ -43,7 +43,7 @@ _SHARING: Final[Mapping[str, str]] = {
     "turns_gain": "in turns: together the clients would be slower, as measured",
     "owner_turns": "owners in turns: together, an owner would get less than its share",
     "class_precedence": "programs of class background wait while another program uses the GPU",
-    "linked": "in one queue with another GPU, since one program uses both",
+    "linked": "it shares a queue with another GPU, because one program uses both",
     "call_hangs": "together: the driver does not return from a call for one of the programs",
     "measuring": "one at a time for a moment: a client is measured",
     "demand_unknown": "together: the clients fit in memory, and the GPU's utilisation is not known",

@@ -170,8 +170,8 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("unjudged", "Held, and it is unknown whether it was active."),
     ("managed", "DS01, Kubernetes, Slurm or a lease allocated the slot. A bare process holds a slot unmanaged."),
     ("free", "No workload holds the slot."),
-    ("held idle", "A slot is held, and no holder uses it now."),
-    ("busy", "A slot is held, and it is used or not known to be idle."),
+    ("held idle", "A workload holds the slot and does not use it now."),
+    ("busy", "A workload holds the slot and uses it, or it is unknown whether it does."),
     ("reserved", "A reservation is in force, and no workload holds the slot."),
     ("lost", "The GPU no longer answers."),
     (
