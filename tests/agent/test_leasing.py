@@ -106,7 +106,7 @@ def test_programs_are_found_on_gpus_and_mig_devices() -> None:
 
 def test_a_lease_holds_its_slot_and_is_billed_as_a_job_of_its_user() -> None:
     slot = next(slot for slot in leasable_slots(lab(), {}) or () if slot.name == "7.3")
-    request = LeaseRequest(1001, "alice", 0.0, id="17", number=17, name="train")
+    request = LeaseRequest(1001, "alice", 0.0, id="17", number=17, name="my project", program="train")
     leases = LeasesReading(leases=(Lease(request, (slot.uuid,), slot.gpus, 50.0),))
     readings = AllocationStage()(replace(lab(), leases=leases))
     assert readings.allocations is not None

@@ -39,6 +39,7 @@ ELSEWHERE = {
     "idle",
     "agent",
     "attribution",
+    "xid_programs",
     "process_contexts",
     "allocations",
     "slots",

@@ -353,8 +353,9 @@ def _log_change(before: SourceState, after: SourceState) -> None:
     if after.up and not before.up and before.failures:
         log.info("source %s: up again", after.name)
     elif after.absent and not before.absent:
-        # What was never there is listed once, in one line, when the agent has begun.
-        level = logging.DEBUG if before.last_success_wall_s is None else logging.INFO
+        # What was never there, and need not be, is listed once, in one line, when the agent has begun.
+        is_listed = before.last_success_wall_s is None and not after.essential
+        level = logging.DEBUG if is_listed else logging.INFO
         log.log(level, "source %s: %s; %s", after.name, after.detail, after.remedy)
     elif after.failures != before.failures and (before.up or before.absent or not before.failures):
         log.warning("source %s: %s; its readings are missing until it recovers", after.name, after.detail)

@@ -152,7 +152,7 @@ async def _list_absent_sources(agent: "Agent") -> None:
     await asyncio.sleep(_ANSWERED_S)
     latest = agent.sampler.latest()
     sources = latest.sources.items() if latest is not None else ()
-    absent = [name for name, state in sources if state.absent and name != "nvml"]
+    absent = [name for name, state in sources if state.absent and not state.essential and name != "nvml"]
     if absent:
         log.info("not on this machine: %s; the page lists what each needs (Sources)", ", ".join(absent))
 
