@@ -43,6 +43,7 @@ def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
         assert agent.stop() == 0
 
 
+@pytest.mark.long
 def test_a_hanging_source_does_not_prevent_serving_or_ending(tmp_path: Path) -> None:
     procfs = tmp_path / "proc"
     procfs.mkdir()
@@ -63,6 +64,7 @@ def test_a_hanging_source_does_not_prevent_serving_or_ending(tmp_path: Path) -> 
         assert agent.stop() == 0
 
 
+@pytest.mark.long
 def test_simulation_is_visibly_marked() -> None:
     with running_agent("--simulate", "lab", "--log-format", "json") as agent:
         body = agent.get("/metrics")[1]
@@ -99,6 +101,7 @@ def test_a_drop_in_listener_serves_one_dialect(tmp_path: Path) -> None:
         assert agent.get("/healthz") == (200, "OK")
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_one_line() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -110,6 +113,7 @@ def test_a_port_in_use_is_one_line() -> None:
     assert str(port) in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [(), ("--simulate", "lab")], ids=["this machine", "lab"])
 def test_promtool_accepts_what_is_served(arguments: tuple[str, ...]) -> None:
     with running_agent(*arguments) as agent:

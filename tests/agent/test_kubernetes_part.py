@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fakes.device_manager import DeviceManager
 from fakes.node_api import NodeApi
 from gpucommons.agent.kubernetes import kubernetes_part
@@ -77,6 +79,7 @@ async def test_a_lost_gpu_is_offered_as_unhealthy_and_reported_and_both_end_with
             await eventually(lambda: True if api.condition() is None and not api.taints else None)
 
 
+@pytest.mark.long
 def test_without_its_settings_nothing_of_kubernetes_is_there() -> None:
     assert kubernetes_part(Settings()) is None
     program = (

@@ -264,6 +264,7 @@ def test_an_agent_without_a_place_for_its_socket_starts_and_says_so(
     assert "no API socket: this user has no runtime directory (XDG_RUNTIME_DIR)" in caplog.text
 
 
+@pytest.mark.long
 def test_a_closed_pipe_is_not_an_error() -> None:
     read, write = os.pipe()
     os.close(read)

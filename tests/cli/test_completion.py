@@ -92,6 +92,7 @@ def test_without_an_agent_there_is_no_suggestion_and_no_message(environment: dic
     assert "".join(completed("bash", "gpucommons who --pid", environment)) == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("typed", "name"),
     [

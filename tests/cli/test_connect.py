@@ -242,6 +242,7 @@ def test_free_slots(lab: Host) -> None:
     assert run(lab, "free", "--memory", "much").returncode == 2
 
 
+@pytest.mark.long
 def test_me(lab: Host) -> None:
     me = document(lab, "me", "--json", uid=ALICE)["me"]
     assert (me["user"], me["uid"]) == ("alice", ALICE)
@@ -302,6 +303,7 @@ def test_what_is_not_found_is_status_1(lab: Host) -> None:
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
 
 
+@pytest.mark.long
 def test_usage_is_status_2_and_an_agent_that_does_not_answer_status_3(lab: Host) -> None:
     done = run(lab, "gpus", "--connect", SOCKET, "--simulate", "lab")
     assert (done.returncode, "exclude each other" in done.stderr) == (2, True)

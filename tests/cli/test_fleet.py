@@ -72,6 +72,7 @@ def test_free_slots_of_the_fleet_from_the_configuration(prometheus: Prometheus, 
     assert "no free slot with enough memory" in words.stderr
 
 
+@pytest.mark.long
 def test_the_agent_is_asked_first(prometheus: Prometheus, tmp_path: Path) -> None:
     config = config_of(tmp_path, prometheus.url)
     with running_agent("--simulate", "lab", "--config", config) as agent:
@@ -82,6 +83,7 @@ def test_the_agent_is_asked_first(prometheus: Prometheus, tmp_path: Path) -> Non
         assert json.loads(found.stdout)["fleet"]["nodes"].keys() == served["fleet"]["nodes"].keys()
 
 
+@pytest.mark.long
 def test_a_prometheus_that_does_not_answer_is_status_3(tmp_path: Path) -> None:
     config = config_of(tmp_path, "http://127.0.0.1:1")
     for arguments in (("free", "--fleet"), ("gpus", "--fleet"), ("gpus", "--fleet", "--json")):

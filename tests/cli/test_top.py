@@ -307,6 +307,7 @@ def test_columns_grow_with_the_terminal() -> None:
     run(scenario())
 
 
+@pytest.mark.long
 def test_help_details_events_and_queue() -> None:
     async def scenario() -> None:
         played = Played(NODE).play(3)
@@ -483,6 +484,7 @@ def test_graphs() -> None:
     assert graph([], 3, 2) == ["   ", "   "]
 
 
+@pytest.mark.long
 def test_the_graph_follows_the_chosen_gpu_and_the_tree_is_switched() -> None:
     async def scenario() -> None:
         played = Played(NODE).play(3)
@@ -519,6 +521,7 @@ def test_the_graph_follows_the_chosen_gpu_and_the_tree_is_switched() -> None:
     run(scenario())
 
 
+@pytest.mark.long
 def test_the_mouse_chooses_a_tab_sorts_and_opens_a_row() -> None:
     async def scenario() -> None:
         played = Played(NODE).play(3)
@@ -618,6 +621,7 @@ def test_the_stream_of_an_agent_is_followed_and_its_loss_reported(tmp_path: Path
     assert again.document is None
 
 
+@pytest.mark.long
 def test_of_several_nodes_one_that_answers_is_enough() -> None:
     dead = AgentAddress("http://127.0.0.1:1")
     with demo_agent() as url:

@@ -56,6 +56,7 @@ def test_json_is_the_document_of_the_api(driver: FakeNvml, sleeper: int) -> None
     assert owner["memory_bytes"] == GIB
 
 
+@pytest.mark.long
 def test_who_as_a_table_of_one_gpu(driver: FakeNvml, sleeper: int) -> None:
     done = command_process(
         "who", "--gpu", "0", "--user", pwd.getpwuid(os.getuid()).pw_name, environment=driver.environment()
@@ -65,6 +66,7 @@ def test_who_as_a_table_of_one_gpu(driver: FakeNvml, sleeper: int) -> None:
     assert "GPU 1" not in done.stdout
 
 
+@pytest.mark.long
 def test_who_explains_one_process(driver: FakeNvml, sleeper: int) -> None:
     done = command_process("who", "--pid", str(sleeper), environment=driver.environment())
     assert done.returncode == 0, done.stderr
@@ -94,6 +96,7 @@ def test_an_unknown_pid_or_gpu_is_one_line(
     assert says in error
 
 
+@pytest.mark.long
 def test_who_without_a_driver(tmp_path: Path) -> None:
     done = command_process("who", environment={"LD_LIBRARY_PATH": str(tmp_path)})
     assert done.returncode == 0

@@ -64,6 +64,7 @@ def test_tables_fit_the_terminal(agent: RunningAgent, columns: int) -> None:
             assert max(map(len, lines)) > columns - 12, "the width is used"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_gpus_has_its_columns_at_every_width(agent: RunningAgent, columns: int) -> None:
     lines = lines_of(columns, agent, "gpus")
@@ -115,6 +116,7 @@ def test_gpus_ends_with_the_problems_and_what_to_do(agent: RunningAgent) -> None
         assert " ".join(problem["remedy"].split()) in text
 
 
+@pytest.mark.long
 def test_the_first_24_lines_of_gpus_in_the_lab() -> None:
     with TemporaryDirectory() as directory:
         status, written = in_terminal(

@@ -18,6 +18,7 @@ def test_a_drawn_file_is_current(name: str) -> None:
     assert (ROOT / "deploy" / name).read_text() == FILES[name](), "run: make deploy-files"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [("compose.yaml",), ("compose.yaml", "compose.sharing.yaml")], ids="+".join)
 def test_docker_compose_takes_the_committed_files(names: tuple[str, ...]) -> None:
     needs_program("docker-compose")

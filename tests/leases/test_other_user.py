@@ -35,6 +35,7 @@ def as_user(work: Callable[[], object]) -> Any:
     return json.loads(result)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="changes the user")
 def test_another_user_gets_a_lease_and_ends_only_their_own() -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -126,6 +126,7 @@ def test_a_command_gets_a_slot_by_uuid_and_its_exit_status_is_kept(lab: Lab) -> 
         assert lab.leases() == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -390,6 +391,7 @@ def test_an_agent_restart_keeps_leases_and_places(lab: Lab) -> None:
         assert [holder.wait(30) for holder in holders] == [0, 0]
 
 
+@pytest.mark.long
 def test_without_an_agent_it_says_so(lab: Lab, tmp_path: Path) -> None:
     lab.environment["GPUCOMMONS_LEASES_SOCKET"] = str(tmp_path / "no-agent-ever" / "leases.sock")
     status, _, err = lab.run_quietly("true")

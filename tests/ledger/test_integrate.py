@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,6 +116,7 @@ def test_a_split_gpu_is_never_more_than_one(samples: list[UsageSample]) -> None:
     assert equivalent <= longest
 
 
+@pytest.mark.long
 @unhurried(60)
 @given(timelines(), st.lists(st.floats(-1e9, 1e9), min_size=12, max_size=12))
 def test_steps_of_the_wall_clock_are_not_billed(samples: list[UsageSample], steps: list[float]) -> None:

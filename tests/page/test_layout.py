@@ -139,6 +139,7 @@ def test_the_history_opens_on_a_range_that_has_readings(browser: Browser, lab: s
         expect(page.locator("#history .choice button[aria-pressed=true]")).to_have_text("1 hour")
 
 
+@pytest.mark.long
 def test_slots_have_names_and_memory_in_the_turns(browser: Browser, lab: str) -> None:
     with opened(browser, lab, height=2400) as page:
         page.locator("#turns [data-calm]").wait_for(timeout=30_000)

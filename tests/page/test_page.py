@@ -203,6 +203,7 @@ def until_sequence(url: str, expected: int) -> None:
     until(lambda: sequence_at(url) >= expected, f"snapshot {expected}", within_s=30)
 
 
+@pytest.mark.long
 def test_a_tab_in_the_background_closes_its_stream(browser: Browser) -> None:
     with demo_agent("--interval", "0.3") as url, opened(browser, url) as page:
         at_a_delta(page)
@@ -221,6 +222,7 @@ def test_a_tab_in_the_background_closes_its_stream(browser: Browser) -> None:
         expect(page.locator(".link")).to_have_attribute("data-link", "live")
 
 
+@pytest.mark.long
 def test_hostile_names_appear_as_text(browser: Browser) -> None:
     with demo_agent("--hostile") as url, opened(browser, url, height=TALL) as page:
         script, long, turned, fire, _ = HOSTILE
@@ -341,6 +343,7 @@ def test_no_section_is_wider_than_the_window(browser: Browser, demo: str) -> Non
                 keep_screenshot(page.locator(f"#{section}"), f"{section}-{theme}-{width}")
 
 
+@pytest.mark.long
 def test_hidden_rows_are_shown_as_hidden(browser: Browser) -> None:
     """With `show_owners = "own"` a viewer over TCP has no identity: no section reads as empty or as zero."""
     with demo_agent("--show-owners", "own") as url, opened(browser, url, height=TALL) as page:

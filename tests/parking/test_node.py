@@ -66,6 +66,7 @@ def parked(node: SharedNode) -> Any:
     return parking_state(node.socket)
 
 
+@pytest.mark.long
 def test_an_owner_parks_and_wakes_a_program_and_every_face_shows_it(node: SharedNode) -> None:
     node.start_agent()
     program = node.program(MATMUL[512], memory_bytes=64 * MIB)

@@ -44,6 +44,7 @@ def started(cuda: FakeCuda, number: int = 1, size: int = SIZE) -> list[FakeProgr
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "code", "why"),
     [
@@ -299,6 +300,7 @@ def _row(rig: ParkingRig, program: FakeProgram) -> ParkedReading:
     return next(one for one in rig.parking.reading().programs if program.pid in one.pids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["lock", "checkpoint", "restore"])
 def test_a_pauser_killed_in_each_stage_loses_nothing(cuda: FakeCuda, record: Path, stage: str) -> None:
     (program,) = started(cuda)

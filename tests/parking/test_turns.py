@@ -18,6 +18,7 @@ def test_all_make_progress_in_proportion_and_moving_takes_a_tenth() -> None:
     assert 1 - resident_s / (2 * 2 * 3600) <= 0.11, "moving costs a tenth"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("min_residence_s", [20.0, 120.0])
 @pytest.mark.parametrize(("number", "lasts_s", "least_ratio"), [(3, 300, 0.8), (3, 1800, 0.9), (4, 1800, 0.8)])
 def test_programs_that_fill_the_gpu_make_progress_in_proportion(

@@ -107,6 +107,7 @@ async def pause(pauser: Pauser, programs: list[FakeProgram]) -> None:
         assert reply.failure is None, reply.failure
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [stop, kill, kill_all, kill_for_memory])
 def test_a_child_of_the_agent(cuda: FakeCuda, record: Path, fault: Callable[[int], None]) -> None:
     programs = [cuda.start() for _ in range(2)]

@@ -164,6 +164,7 @@ def test_it_is_held_back_for_no_more_than_the_share_of_the_other(share: float) -
     assert max(held_s) <= LONGEST_S + 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_it_runs_when_the_pauser_is_killed_or_stopped_meanwhile(cuda: FakeCuda, record: Path, number: int) -> None:
     program = cuda.start()

@@ -38,6 +38,7 @@ def connect(path: Path) -> Connection:
     return Connection(until(attempt, "the pauser listens"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "garbage",
     [b"\n", b"{}\n", b"\x00\xff" * 40 + b"\n", b"x" * 5000, b'{"number":1,"operation":"lock","pid":-1}\n', b"[1,2"],

@@ -100,6 +100,7 @@ def test_whatever_comes_is_a_message_or_a_protocol_error(data: bytes) -> None:
             decode_one(data)
 
 
+@pytest.mark.long
 @unhurried(300)
 @given(requests(), st.data())
 def test_a_request_with_one_field_changed_is_checked(request: PauserRequest, data: st.DataObject) -> None:

@@ -140,6 +140,7 @@ async def _retried(ask: Callable[[], object]) -> Reply:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_program_that_is_stopped_during_the_call_keeps_no_caller_waiting(
     cuda: FakeCuda, record: Path, stopped: Stopper
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_program_that_is_stopped_during_the_call_keeps_no_caller_waiting(
     run_with(settings(cuda, record), body)
 
 
+@pytest.mark.long
 def test_a_paused_program_that_is_stopped_runs_when_it_is_continued(
     cuda: FakeCuda, record: Path, stopped: Stopper
 ) -> None:

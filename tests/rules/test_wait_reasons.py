@@ -78,6 +78,7 @@ def test_every_reason_has_a_sentence() -> None:
     assert wait_sentence(running) == ""
 
 
+@pytest.mark.long
 def test_how_a_gpu_is_shared_is_printed_by_all_faces(page: Page) -> None:
     sharing, _ = waiting_for(WaitReason.TURN, None)
     api = Played()

@@ -131,6 +131,7 @@ def test_an_owner_alone_may_use_all_of_it() -> None:
     assert trainer.progress_s > 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_the_invariants_hold_whatever_programs_do(seed: int) -> None:
     dice = random.Random(seed)

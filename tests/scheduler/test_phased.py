@@ -103,6 +103,7 @@ def test_slow_starters_take_turns() -> None:
 # Quotas
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", [True, False], ids=["program", "client"])
 @pytest.mark.parametrize(
     ("limits", "expected"),

@@ -179,6 +179,7 @@ def test_no_program_is_stopped_for_too_long(quantum_s: float | None, cores: tupl
         assert world.longest_pause_s <= MAX_PAUSE_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [20, 64])
 def test_many_programs_share_without_long_pauses(count: int) -> None:
     world = metered()
@@ -350,6 +351,7 @@ def test_twenty_connections_of_one_user_count_as_one(kind: str) -> None:
     assert min(shares) > 0.5, "every connection has turns"
 
 
+@pytest.mark.long
 def test_twenty_programs_of_one_user_count_as_one() -> None:
     world = metered()
     world.max_activity = 0.6

@@ -118,6 +118,7 @@ print(json.dumps(request(sys.argv[1])))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place",
     [["unshare", "--pid", "--fork"], ["unshare", "--user", "--map-root-user"]],

@@ -193,6 +193,7 @@ def test_any_bytes_at_all_do_no_harm(pieces: list[bytes]) -> None:
         assert not errors or messages[-1] is errors[0]
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_mutations_do_no_harm() -> None:
     dice = random.Random(659)
     session = {

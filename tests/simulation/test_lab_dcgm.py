@@ -45,6 +45,7 @@ def test_pods_that_share_a_gpu_have_labels_only_if_enabled() -> None:
     )
 
 
+@pytest.mark.long
 def test_the_training_job_on_three_gpus_uses_nvlink() -> None:
     by_gpu = {labels["gpu"]: value for labels, value in series_of("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL")}
     assert [gpu for gpu, value in sorted(by_gpu.items()) if value] == ["0", "1", "2"]

@@ -145,6 +145,7 @@ def values(readings: Readings) -> list[object]:
     return [getattr(readings, name) for name in names]
 
 
+@pytest.mark.long
 @given(st.floats(1, 2 * DAY_S), st.floats(1, 2 * DAY_S))
 @settings(max_examples=5)
 def test_readings_depend_only_on_the_time(elapsed_s: float, before_s: float) -> None:

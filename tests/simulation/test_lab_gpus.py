@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +120,7 @@ def test_faults_lose_a_gpu_and_restore_it() -> None:
     assert (reading.expected, reading.present, reading.gpus[-1].identity.index) == (8, 7, LOST_GPU)
 
 
+@pytest.mark.long
 def test_faults_have_a_burst_of_xids_every_day() -> None:
     faulty = FaultyGpus(LabGpus(START))
     counts = [sum(by_index(faulty.at(float(t)))[XID_GPU].xid.counts.values()) for t in range(0, 1300, 5)]

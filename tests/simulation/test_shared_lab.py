@@ -118,6 +118,7 @@ def test_orders_reach_the_simulated_scheduler(lab: Lab) -> None:
     assert lab.command("scheduler", "set-limit", "container:train-vit", "--clear").returncode == 0
 
 
+@pytest.mark.long
 def test_simulated_users_hold_leases_and_wait_and_a_real_command_gets_its_place(lab: Lab) -> None:
     queue = until(lambda: found if (found := lab.document("queue"))["waiting"] else None, "some wait")
     everyone = [*queue["leases"].values(), *queue["waiting"].values()]

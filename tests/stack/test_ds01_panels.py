@@ -69,6 +69,7 @@ def check(tmp_path: Path, series: Series, expected: dict[str, float]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("elapsed_s", "kills"), [(NOON_S, 9 + 2 + 1), (NIGHT_S, 10 + 2 + 1)], ids=["noon", "night"])
 def test_the_lab_in_ds01s_panels(tmp_path: Path, elapsed_s: float, kills: int) -> None:
     needs_program("promtool")

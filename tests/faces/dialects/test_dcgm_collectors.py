@@ -152,6 +152,7 @@ def test_the_hostname_and_blanks_can_be_left_out() -> None:
     assert all({"Hostname", "hostname"}.isdisjoint(one) for one in labels)
 
 
+@pytest.mark.long
 def test_the_variables_of_dcgm_exporter_reach_a_running_agent(tmp_path: Path) -> None:
     file = tmp_path / "counters.csv"
     file.write_text(f"{LIST}DCGM_FI_DEV_WEIGHT, gauge, Weight.\n")
@@ -173,6 +174,7 @@ def test_the_variables_of_dcgm_exporter_reach_a_running_agent(tmp_path: Path) ->
         assert any("DCGM_FI_DEV_WEIGHT is not available without DCGM" in line for line in agent.lines)
 
 
+@pytest.mark.long
 def test_a_list_that_does_not_exist_is_reported_and_all_fields_are_served() -> None:
     with running_agent("--simulate", "lab", environment={"DCGM_EXPORTER_COLLECTORS": "/nowhere/x.csv"}) as agent:
         assert any("/nowhere/x.csv" in line for line in agent.lines)

@@ -224,6 +224,7 @@ def test_mig_devices_and_energy_are_those_of_its_nvml_backend(tmp_path: Path) ->
     assert [(one["gpu_instance_id"], one["profile"]) for one in info] == [("2", "1g.18gb"), ("5", "1g.18gb")]
 
 
+@pytest.mark.long
 def test_it_is_served_by_name_and_by_its_own_listener() -> None:
     assert not NVIDIASMI.on_main
     environment = {"GPUCOMMONS_LISTENERS_NVIDIASMI": "127.0.0.1:0"}

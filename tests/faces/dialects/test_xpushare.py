@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from gpucommons.faces.dialects.nvshare import NVSHARE
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.exposition import Exposition
@@ -61,6 +63,7 @@ def test_the_catalogue_is_nvshares_and_the_extras() -> None:
     assert {metric.name.removeprefix("nvshare_"): metric.type for metric in NVSHARE.catalogue}.items() <= types.items()
 
 
+@pytest.mark.long
 def test_an_agent_serves_it_by_name_and_on_its_listener_but_not_on_the_main_page() -> None:
     environment = {"XPUSHARE_METRICS_ENABLE": "1", "XPUSHARE_METRICS_ADDR": "127.0.0.1:0"}
     with running_agent("--simulate", "lab", environment=environment) as agent:

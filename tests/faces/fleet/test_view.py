@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -275,6 +276,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.long
 @given(st.builds(FleetAnswers, st.just(NOW), rows.map(by_metric), rows, rows, rows, rows, rows, st.booleans()))
 def test_any_answer_gives_a_view_in_which_each_slot_is_once_and_belongs_to_a_node(answers: FleetAnswers) -> None:
     view = fleet_view(answers, PAGE)

@@ -1,5 +1,6 @@
 """Which processes on a leased GPU are paused, and the sentence for those that are not."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def test_what_cannot_be_paused_is_spared_with_the_reason() -> None:
     ]
 
 
+@pytest.mark.long
 @given(NODES, st.sets(st.integers(2, 400)), st.booleans())
 def test_each_trespasser_is_paused_or_spared_and_no_other_process_is(
     node: Node, trespassers: set[int], own_only: bool

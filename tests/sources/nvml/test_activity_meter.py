@@ -94,6 +94,7 @@ def run(bench: Bench, scenario: Callable[[str], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
+@pytest.mark.long
 def test_it_measures_from_begin_to_end(bench: Bench) -> None:
     bench.rig.fake.say(*active(0, 78.9, 63.7, 23))
 

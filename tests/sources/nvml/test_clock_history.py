@@ -8,6 +8,7 @@ from gpucommons.sources.nvml.reader_state import ClockHistory
 from gpucommons.sources.source import SourceError
 
 
+@pytest.mark.long
 def test_the_mask_is_sampled_every_30_s(rig: Rig) -> None:
     rig.fake.say("set nvmlDeviceGetCurrentClocksEventReasons 0 4")
     assert rig.gpu().clock_samples == (ClockSample(START_WALL_S + 1, 4),)

@@ -55,6 +55,7 @@ OLDER_DRIVER = (
 )
 
 
+@pytest.mark.long
 def test_an_old_driver_has_fewer_readings(library_without: Callable[..., Path], tmp_path: Path) -> None:
     fake = FakeNvml(tmp_path / "driver", library_without(*OLD_DRIVER))
     fake.say(process(0, 10, 2**30, gi=3, ci=0), usage(0, 10, 50))
@@ -70,6 +71,7 @@ def test_an_old_driver_has_fewer_readings(library_without: Callable[..., Path], 
     assert not answer["failures"]
 
 
+@pytest.mark.long
 def test_a_very_old_driver_has_fewer_readings(library_without: Callable[..., Path], tmp_path: Path) -> None:
     fake = FakeNvml(tmp_path / "driver", library_without(*OLDER_DRIVER))
     fake.say(process(0, 10, 2**30), process(0, 11, 2**64 - 1))

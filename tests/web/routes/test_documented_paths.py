@@ -5,6 +5,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from gpucommons.faces.dialects.all import DIALECTS
 from running import running_agent
 
@@ -26,6 +28,7 @@ def test_paths_are_found_in_text_and_commands() -> None:
     assert documented_paths(text) == {"/", "/api/v1/who?by=user"} | {f"/metrics/{dialect.name}" for dialect in DIALECTS}
 
 
+@pytest.mark.long
 def test_every_documented_path_is_served() -> None:
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     by_file = {file.name: documented_paths(file.read_text()) for file in files}

@@ -4,6 +4,8 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
 from gpucommons.faces.web.routes.pages import GLOSSARY, anchor, glossary_page
 from gpucommons.faces.web.routes.request import Request
 from running import running_agent
@@ -25,6 +27,7 @@ def test_every_word_is_explained_once() -> None:
     assert len(words) == len(set(words))
 
 
+@pytest.mark.long
 def test_the_agent_serves_the_glossary() -> None:
     with running_agent("--simulate", "lab") as agent:
         status, body = agent.get("/glossary")

@@ -116,6 +116,7 @@ def test_a_view_of_another_machine_differs(views: tuple[str, str]) -> None:
     assert list(differences(re.sub("(?m)^node_forks_total.*\n", "", ours), theirs))
 
 
+@pytest.mark.long
 def test_the_exclusions_are_those_of_the_settings(tmp_path: Path) -> None:
     """Debian's defaults differ from upstream's: with the same settings both programs agree."""
     machine = made_machine(tmp_path)

@@ -140,12 +140,14 @@ def test_one_bad_file_costs_itself(name: str, tmp_path: Path) -> None:
     assert problem.startswith("line ")
 
 
+@pytest.mark.long
 def test_both_refuse_the_same_files(tmp_path: Path) -> None:
     with both(str(written(tmp_path / "bad", BAD | GOOD))) as (ours, theirs):
         assert compared(ours, theirs) == []
         assert of_files(ours)["node_textfile_scrape_error", ()] == 1
 
 
+@pytest.mark.long
 def test_a_directory_that_does_not_exist_is_an_error_and_none_is_not(tmp_path: Path) -> None:
     assert TextFileReader("").read() == TextFilesReading()
     with both(str(tmp_path / "nowhere")) as (ours, theirs):
