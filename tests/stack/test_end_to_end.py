@@ -111,8 +111,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     tls.load_cert_chain(pair.cert_file, pair.key_file)
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         state = {"STATE_DIRECTORY": str(root)}
-        lab = stack.enter_context(running_agent("--simulate", "lab", environment=state))
-        faults = stack.enter_context(running_agent("--simulate", "faults", environment=state))
+        urls = []
+        # The GPUs of the second node have no price.
+        for name, price in (("lab", "2"), ("faults", '{ "*H100*" = 2 }')):
+            config = root / f"{name}.toml"
+            config.write_text(f"[accounts]\nprice_per_gpu_hour = {price}\n")
+            given = ("--simulate", name, "--config", str(config))
+            urls.append(stack.enter_context(running_agent(*given, environment=state)).url)
+        lab, faults = urls
         victoria = stack.enter_context(running_victoria(root / "victoria"))
         mail, smarthost = stack.enter_context(mailbox(tls=tls))
         alerts, url = stack.enter_context(hook(TOKEN))
@@ -120,11 +126,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             (root / name).write_text(f"{text}\n")
         (root / "targets").mkdir()
         # The second node is listed in a file, as the nodes of a fleet.
-        targets = [{"targets": [faults.url.removeprefix("http://")], "labels": {"node": "faults"}}]
+        targets = [{"targets": [faults.removeprefix("http://")], "labels": {"node": "faults"}}]
         (root / "targets" / "fleet.yml").write_text(json.dumps(targets))
         settings = settings_on_free_ports(
             node="lab",
-            agent=lab.url.removeprefix("http://"),
+            agent=lab.removeprefix("http://"),
             scrape_interval_s=1.0,
             ds01_interval_s=1.0,
             targets_dir=str(root / "targets"),
