@@ -1,9 +1,10 @@
 """The ledger: what was billed, how the file is written, and the event log."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from gpucommons.faces.dialects.gpucommons.owners import AMOUNTS
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
-from gpucommons.model.accounts import NO_CHARGE, AccountsReading, Amounts
+from gpucommons.model.accounts import NO_CHARGE, AccountsReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.cost import cost_columns
 
@@ -65,39 +66,23 @@ def _month_gauge(what: str, help: str, *labels: str) -> Metric:
 
 
 # A gauge of the ledger's sum, and not a counter: the sum over nodes is exact, whenever Prometheus scraped them.
-_MONTH: tuple[tuple[Metric, Callable[[Amounts], float | None]], ...] = (
-    (
-        _month_gauge("held_gpu_seconds", "Time for which a user held GPUs and MIG devices, divided among sharers"),
-        lambda amounts: amounts.held_ns / 1e9,
-    ),
-    (
-        _month_gauge("gpu_equivalent_seconds", "Held time of a user, weighted by the held fraction of the GPU"),
-        lambda amounts: amounts.equivalent_ns / 1e9,
-    ),
-    (
-        _month_gauge("active_gpu_seconds", "Part of the held time in which the user's processes used the GPU"),
-        lambda amounts: amounts.active_ns / 1e9,
-    ),
-    (
-        _month_gauge("idle_gpu_seconds", "Part of the held time in which the user did not use the GPU"),
-        lambda amounts: amounts.idle_ns / 1e9,
-    ),
-    (
-        _month_gauge("sm_gpu_seconds", "Held time of a user, weighted by the SM utilization"),
-        lambda amounts: amounts.sm_ns / 1e9,
-    ),
-    (
-        _month_gauge("energy_joules", "GPU energy due to a user"),
-        # The ledger stores 0 for "not measured"; no GPU draws 0 W.
-        lambda amounts: amounts.energy_uj / 1e6 if amounts.energy_uj else None,
-    ),
+_MONTH = tuple(
+    (_month_gauge(what, help), AMOUNTS[what])
+    for what, help in (
+        ("held_gpu_seconds", "Time for which a user held GPUs and MIG devices, divided among sharers"),
+        ("gpu_equivalent_seconds", "Held time of a user, weighted by the held fraction of the GPU"),
+        ("active_gpu_seconds", "Part of the held time in which the user's processes used the GPU"),
+        ("idle_gpu_seconds", "Part of the held time in which the user did not use the GPU"),
+        ("sm_gpu_seconds", "Held time of a user, weighted by the SM utilization"),
+    )
 )
+MONTH_ENERGY = _month_gauge("energy_joules", "GPU energy due to a user")
 MONTH_COST = _month_gauge("cost", "Cost of what was billed to a user at the prices that are set now", "currency")
 MONTH_UNPRICED = _month_gauge(
     "unpriced_gpu_seconds", "Held time of a user on GPUs without a price, where prices are set"
 )
 
-ACCOUNTS_CATALOGUE = (COST, CO2, *(metric for metric, _ in _MONTH), MONTH_COST, MONTH_UNPRICED)
+ACCOUNTS_CATALOGUE = (COST, CO2, *(metric for metric, _ in _MONTH), MONTH_ENERGY, MONTH_COST, MONTH_UNPRICED)
 
 
 def collect_accounts(snapshot: Snapshot) -> Iterator[Family]:
@@ -116,11 +101,13 @@ def collect_accounts(snapshot: Snapshot) -> Iterator[Family]:
 
 def _collect_months(reading: AccountsReading) -> Iterator[Family]:
     for metric, amount in _MONTH:
-        yield metric.of(
-            (tuple(key), value)
-            for key, billed in reading.months.items()
-            if (value := amount(billed.amounts)) is not None
-        )
+        yield metric.of((tuple(key), amount(billed.amounts)) for key, billed in reading.months.items())
+    # The ledger stores 0 for "not measured"; no GPU draws 0 W.
+    yield MONTH_ENERGY.of(
+        (tuple(key), AMOUNTS["energy_joules"](billed.amounts))
+        for key, billed in reading.months.items()
+        if billed.amounts.energy_uj
+    )
     columns = {key: cost_columns(*billed, reading.prices) for key, billed in reading.months.items()}
     currency = reading.prices.currency
     yield MONTH_COST.of(

@@ -3,7 +3,7 @@
 Owners and remainder of a GPU sum to what the device reports.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
 from gpucommons.model.accounts import Amounts
@@ -36,32 +36,27 @@ PROCESSES = gauge(
     "gpucommons_owner_gpu_processes", "Processes of an owner on a GPU.", *_OWNER_ON_GPU, optional=("namespace",)
 )
 
-_TOTALS: tuple[tuple[Metric, Callable[[Amounts], float]], ...] = (
-    (
-        _owner_counter("held_gpu_seconds", "Time for which an owner held a GPU or MIG device, divided among sharers"),
-        lambda amounts: amounts.held_ns / 1e9,
-    ),
-    (
-        _owner_counter("active_gpu_seconds", "Part of the held time in which the owner's processes used the GPU"),
-        lambda amounts: amounts.active_ns / 1e9,
-    ),
-    (
-        _owner_counter("idle_gpu_seconds", "Part of the held time in which the owner did not use the GPU"),
-        lambda amounts: amounts.idle_ns / 1e9,
-    ),
-    (
-        _owner_counter("gpu_equivalent_seconds", "Held time, weighted by the held fraction of the GPU"),
-        lambda amounts: amounts.equivalent_ns / 1e9,
-    ),
-    (
-        _owner_counter("sm_gpu_seconds", "Held time, weighted by the owner's SM utilization"),
-        lambda amounts: amounts.sm_ns / 1e9,
-    ),
-    (
-        _owner_counter("memory_byte_seconds", "GPU memory that an owner used, integrated over time"),
-        lambda amounts: amounts.memory_kib_s * 1024,
-    ),
-    (_owner_counter("energy_joules", "GPU energy due to an owner"), lambda amounts: amounts.energy_uj / 1e6),
+# Amounts of the ledger in base units, by what metrics call them.
+AMOUNTS: Mapping[str, Callable[[Amounts], float]] = {
+    "held_gpu_seconds": lambda amounts: amounts.held_ns / 1e9,
+    "active_gpu_seconds": lambda amounts: amounts.active_ns / 1e9,
+    "idle_gpu_seconds": lambda amounts: amounts.idle_ns / 1e9,
+    "gpu_equivalent_seconds": lambda amounts: amounts.equivalent_ns / 1e9,
+    "sm_gpu_seconds": lambda amounts: amounts.sm_ns / 1e9,
+    "memory_byte_seconds": lambda amounts: amounts.memory_kib_s * 1024,
+    "energy_joules": lambda amounts: amounts.energy_uj / 1e6,
+}
+_TOTALS = tuple(
+    (_owner_counter(what, help), AMOUNTS[what])
+    for what, help in (
+        ("held_gpu_seconds", "Time for which an owner held a GPU or MIG device, divided among sharers"),
+        ("active_gpu_seconds", "Part of the held time in which the owner's processes used the GPU"),
+        ("idle_gpu_seconds", "Part of the held time in which the owner did not use the GPU"),
+        ("gpu_equivalent_seconds", "Held time, weighted by the held fraction of the GPU"),
+        ("sm_gpu_seconds", "Held time, weighted by the owner's SM utilization"),
+        ("memory_byte_seconds", "GPU memory that an owner used, integrated over time"),
+        ("energy_joules", "GPU energy due to an owner"),
+    )
 )
 
 OWNERS_CATALOGUE = (MEMORY, SM, POWER, PROCESSES, *(metric for metric, _ in _TOTALS))
