@@ -7,6 +7,9 @@ python arrival_programs.py shards FOLDER  prints `imported`, at a line loads the
 python arrival_programs.py save FOLDER GIB    writes such a model, in shards of 1 GB
 python arrival_programs.py server GIB     an HTTP server with threads around a transformers model: prints its port
 python arrival_programs.py loader GIB     trains with a DataLoader of two worker processes; a line makes a step
+python arrival_programs.py graph GIB      a line replays a CUDA graph
+python arrival_programs.py pair GIB       two CUDA processes that share nothing; at a line both answer
+python arrival_programs.py shared GIB     torch.multiprocessing: a second process uses memory of the first
 
 All end with their standard input.
 """
@@ -167,6 +170,60 @@ def loader(gib: float) -> None:
         answer(str(int(held[next(batches).cuda()].sum()) + int(held.sum())))
 
 
+def graph(gib: float) -> None:
+    import torch
+
+    held = torch.arange(int(gib * 2**30) // 8, device="cuda")
+    captured = torch.cuda.CUDAGraph()
+    # A graph is captured after a first call outside of it.
+    held.sum()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(captured):
+        result = held.sum()
+    answer("ready")
+    for _ in sys.stdin:
+        captured.replay()
+        answer(str(int(result)))
+
+
+def _sums_of_own(gib: float, orders: Any, answers: Any) -> None:
+    import torch
+
+    held = torch.arange(int(gib * 2**30) // 8, device="cuda")
+    answers.put(int(held.sum()))
+    while orders.get():
+        answers.put(int(held.sum()))
+
+
+def _sums_of_given(_: float, orders: Any, answers: Any) -> None:
+    while (held := orders.get()) is not None:
+        answers.put(int(held.sum()))
+
+
+def _two_processes(gib: float, worker: Any, order_of: Any) -> None:
+    import torch
+    import torch.multiprocessing
+
+    held = torch.arange(int(gib * 2**30) // 8, device="cuda")
+    spawn = torch.multiprocessing.get_context("spawn")
+    orders, answers = spawn.Queue(), spawn.Queue()
+    spawn.Process(target=worker, args=(gib, orders, answers), daemon=True).start()
+    orders.put(order_of(held))
+    first = answers.get()
+    answer("ready")
+    for _ in sys.stdin:
+        orders.put(order_of(held))
+        answer(f"{int(held.sum())} {answers.get()} {first}")
+
+
+def pair(gib: float) -> None:
+    _two_processes(gib / 2, _sums_of_own, lambda held: True)
+
+
+def shared(gib: float) -> None:
+    _two_processes(gib, _sums_of_given, lambda held: held)
+
+
 if __name__ == "__main__":
     kind, *values = sys.argv[1:]
     if kind == "cuda":
@@ -181,5 +238,11 @@ if __name__ == "__main__":
         shards(values[0])
     elif kind == "server":
         server(float(values[0]))
+    elif kind == "graph":
+        graph(float(values[0]))
+    elif kind == "pair":
+        pair(float(values[0]))
+    elif kind == "shared":
+        shared(float(values[0]))
     else:
         loader(float(values[0]))
