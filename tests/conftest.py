@@ -11,15 +11,21 @@ processes that a test starts without one are one job, as they are in a terminal.
 
 A shell without job control lets its background jobs ignore SIGINT, and so would every command that a test interrupts.
 
+Bytecode is kept, as in the Makefile: without it each of hundreds of processes compiles what it imports.
+
 What is set for another agent does not reach the agents of the tests, and the programs that they start speak English.
 """
 
 import atexit
 import os
 import signal
+import sys
 import tempfile
 
 from hypothesis import HealthCheck, settings
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile(
     "random",
