@@ -10,8 +10,8 @@ from pathlib import Path
 import uvloop
 
 from gpucommons.agent.agent import Agent
+from gpucommons.agent.setting_rules import scenario_named
 from gpucommons.cli import logs
-from gpucommons.cli.options import scenario_named
 from gpucommons.config.load import load
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from gpucommons.agent.idle.problems import LASTS_S, ProblemMessages, ProblemNews
 from gpucommons.config.accounts import WebhookSettings
 from gpucommons.config.settings import Settings
+from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.snapshot import Snapshot, SourceState
-from gpucommons.rules.health import HealthLevel
-from gpucommons.rules.problems import Problem, ProblemKind
 from receivers import hook
 from waiting import until
 

@@ -9,11 +9,12 @@ from gpucommons.faces.dialects.gpucommons.gpus import XID_PROGRAM, collect_gpus
 from gpucommons.ledger.events import PROGRAM_XID, DetectorState, detect_events
 from gpucommons.model.gpu import KernelLogReading, XidLine, XidRecord
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, Place, ProcessShare, Workload
+from gpucommons.model.problems import ProblemKind
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.owners.xid_programs import XidProgramStage
 from gpucommons.rules.privacy import Viewer, seen_by
-from gpucommons.rules.problems import ProblemKind, own_problems
+from gpucommons.rules.problems import own_problems
 
 NOW = 1_800_000_000.0
 ALICE, BOB = (1000, "alice"), (1001, "bob")

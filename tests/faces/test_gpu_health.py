@@ -9,8 +9,9 @@ from gpucommons.cli.gpus_view import gpu_lines
 from gpucommons.cli.top_rows import gpu_rows
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
+from gpucommons.model.problems import HealthLevel
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.health import HealthLevel, gpu_health_of
+from gpucommons.rules.health import gpu_health_of
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU, XID_GPU, FaultyGpus
 from parsing import parsed

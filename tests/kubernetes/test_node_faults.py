@@ -6,8 +6,7 @@ from typing import Any
 from fakes.node_api import NodeApi
 from gpucommons.base.backoff import Backoff
 from gpucommons.kubernetes.node_faults import NO_FAULTS, FaultReport, HitPod, NodeFaults
-from gpucommons.rules.health import HealthLevel
-from gpucommons.rules.problems import Problem, ProblemKind
+from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.sources.kubernetes.api import ClusterAccess
 from testbeds.following import eventually, eventually_fails, following, in_event_loop
 

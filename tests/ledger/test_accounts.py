@@ -18,8 +18,8 @@ from gpucommons.ledger.schema import DAY_S, Retention
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import Amounts, Prices, SlotTime, sum_amounts
 from gpucommons.model.allocations import Account, Slot
+from gpucommons.model.names import account_name
 from gpucommons.model.words import By
-from gpucommons.rules.identities import account_name
 from ledger.builders import ALICE, BOB, GPU, MIG, WALL_S, batch, moment
 from unhurried import unhurried
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuIdentity, GpuReadings, XidRecord
-from gpucommons.rules.health import HealthLevel, gpu_health_of
+from gpucommons.model.problems import HealthLevel
+from gpucommons.rules.health import gpu_health_of
 
 NOW = 1000.0
 WELL = Gpu(

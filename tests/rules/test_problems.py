@@ -21,12 +21,12 @@ from gpucommons.model.events import ALLOCATION_GONE, Alert, AlertsReading, Event
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
 from gpucommons.model.ownership import Attribution, Place, ProcessShare, Reason, Workload
+from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.model.workloads import JobMappingReading, MappedJob
-from gpucommons.rules.health import HealthLevel
 from gpucommons.rules.privacy import Viewer, seen_by
-from gpucommons.rules.problems import HELD_IDLE_S, Problem, ProblemKind, problems_of
+from gpucommons.rules.problems import HELD_IDLE_S, problems_of
 from gpucommons.rules.summary import Tone, summary_of
 
 NOW = 1_760_000_000.0

@@ -11,12 +11,12 @@ from typing import Any, Self, TypeVar
 
 import uvloop
 
+from gpucommons.base.process_starts import recorded_starts
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.sharing import ClientSharing, GpuSharing, SharingReading
 from gpucommons.rules.privacy import Privacy
 from gpucommons.scheduler.policy.quotas import QuotaRule
 from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, ReplyDecoder, SchedulerReply, Version, encode
-from gpucommons.scheduler.service.process_starts import recorded_starts
 from gpucommons.scheduler.service.server import SchedulerServer
 from waiting import until
 

@@ -17,12 +17,12 @@ from typing import cast
 
 import pytest
 
+from gpucommons.base import process_starts
 from gpucommons.base.capabilities import CAP_PERFMON
+from gpucommons.base.process_starts import ProcessStarts
 from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.scheduler.protocol.wire import CONTROL_ID, MessageType, Version, encode
-from gpucommons.scheduler.service import process_starts
 from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace, trace_of
-from gpucommons.scheduler.service.process_starts import ProcessStarts
 from needs import needs_program, needs_root
 from running import RunningAgent, running_agent
 from scheduler.served import Served, serving

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.model.gpu import Gpu, GpuReading
-from gpucommons.rules.health import HealthLevel, gpu_health_of
+from gpucommons.model.problems import HealthLevel
+from gpucommons.rules.health import gpu_health_of
 from gpucommons.simulation.lab_gpus import GPUS, LabGpus
 from gpucommons.simulation.lab_host import LabProcesses
 from gpucommons.simulation.lab_jobs import JOBS

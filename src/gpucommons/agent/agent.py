@@ -24,7 +24,7 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.agent import AgentReader
 
 if TYPE_CHECKING:
-    from gpucommons.scheduler.service.process_starts import ProcessStarts
+    from gpucommons.base.process_starts import ProcessStarts
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, cast
 from gpucommons.agent.sources import cluster_access
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.config.settings import KubernetesSettings, Settings
+from gpucommons.model.problems import Problem
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.workloads import DevicePluginReading, NodeFaultsReading
 from gpucommons.rules.faults import GpuFaults
 from gpucommons.rules.placement import pods_by_place
-from gpucommons.rules.problems import Problem
 from gpucommons.sources.kubernetes.api import ApiServer, in_cluster
 from gpucommons.sources.kubernetes.cdi import cdi_uuids, runtime_has_cdi
 from gpucommons.sources.source import Source, SourceAbsent, SourceError, mapping, text

@@ -12,9 +12,9 @@ from gpucommons.agent.kubernetes import kubernetes_part
 from gpucommons.agent.leases.leasing import Leasing
 from gpucommons.agent.sharing.settings import check_parking, check_slurm, enforces_leases
 from gpucommons.config.settings import Settings
+from gpucommons.model.problems import HealthLevel, Problem
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.health import HealthLevel
-from gpucommons.rules.problems import Problem, problems_of
+from gpucommons.rules.problems import problems_of
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.nvml.gpm import GpmAccess
 from gpucommons.sources.source import Source
@@ -23,7 +23,7 @@ from gpucommons.sources.source import Source
 if TYPE_CHECKING:
     from gpucommons.agent.sharing.pausing import Enforcer, Enforcing
     from gpucommons.agent.sharing.sharing import Sharing
-    from gpucommons.scheduler.service.process_starts import ProcessStarts
+    from gpucommons.base.process_starts import ProcessStarts
     from gpucommons.simulation.shared_lab import SharedLab
 
 

@@ -1,4 +1,4 @@
-"""What settings mean together: the rules of owners, the prices, and ports that must differ.
+"""What settings mean together: the rules of owners, the prices, ports that must differ, and the simulation.
 
 A mistake is a ConfigError of one line at the start, in the agent and in `check-config` alike. Commands import this
 module: it imports no source and no service.
@@ -7,6 +7,7 @@ module: it imports no source and no service.
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpucommons.base.address import Address, parse_address
 from gpucommons.config.accounts import AccountsSettings, in_billionths, parse_prices
@@ -14,6 +15,10 @@ from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import OwnersSettings
 from gpucommons.model.accounts import Prices
 from gpucommons.owners.owner import OwnerRules, SiteRuleError, parse_order, parse_site_rules
+
+# A simulation alone needs the scenarios.
+if TYPE_CHECKING:
+    from gpucommons.simulation.scenario import Scenario
 
 # The rules of attribution from the settings. A mistake in them is a ConfigError of one line at the start.
 
@@ -74,3 +79,17 @@ def _clash(one: object, other: object) -> bool:
 def _settings(dialect: str) -> str:
     variable = f" or {dialect.upper()}_METRICS_ADDR" if dialect in ("nvshare", "xpushare") else ""
     return f"listeners.{dialect}{variable}"
+
+
+# The node that is simulated in place of this machine.
+
+
+def scenario_named(name: str | None) -> "Scenario | None":
+    """The scenario of `--simulate`. Raises ConfigError."""
+    if name is None:
+        return None
+    from gpucommons.simulation.scenarios import SCENARIOS
+
+    if name not in SCENARIOS:
+        raise ConfigError(f"--simulate: unknown scenario {name!r}; use {' or '.join(SCENARIOS)}")
+    return SCENARIOS[name]

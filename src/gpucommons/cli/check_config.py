@@ -2,14 +2,13 @@
 
 import grp
 import os
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
-from gpucommons.agent.idle.channels import check_idle, idle_channels
+from gpucommons.agent.idle.channels import check_idle, idle_channels, send_test_message
 from gpucommons.agent.sharing.rules import check_rules
 from gpucommons.agent.sharing.settings import check_parking, check_scheduler, check_slurm
 from gpucommons.base.text import is_mail_address, printable
@@ -20,7 +19,6 @@ from gpucommons.config.load import LoadedSettings, as_toml, free_sections, keys,
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.values import Json, indented
-from gpucommons.idle.channels import DeliveryFailed, Letter
 
 # The ends of settings that name a file that is read. What the agent writes need not exist yet.
 _FILES = ("_file", "tls_certificate", "tls_key")
@@ -150,26 +148,17 @@ def _send_test(settings: Settings, to: str | None, as_json: bool) -> None:
     address = to or settings.mail.admin
     if settings.mail.server and not is_mail_address(address):
         raise CommandError(f"{address!r} is not an email address: set mail.admin, or name one with --to ADDRESS")
-    hostname = socket.gethostname()
-    letter = Letter(
-        f"{hostname}: test message of gpucommons",
-        f"This is a test message of gpucommons on {hostname}. Messages about idle GPUs will arrive here.",
-        address=address,
-    )
     results: dict[str, Json] = {}
     failed = False
     for channel in channels:
         recipient = address if channel.name == "email" else None
-        try:
-            channel.deliver(letter)
-        except DeliveryFailed as error:
+        error = send_test_message(channel, address)
+        results[channel.name] = {"delivered": error is None, "address": recipient, "error": error}
+        if error is not None:
             failed = True
-            results[channel.name] = {"delivered": False, "address": recipient, "error": str(error)}
             show_error(printable(f"{channel.name}: failed: {error}"))
-        else:
-            results[channel.name] = {"delivered": True, "address": recipient, "error": None}
-            if not as_json:
-                show_line(printable(f"{channel.name}: delivered{f' to {recipient}' if recipient else ''}"))
+        elif not as_json:
+            show_line(printable(f"{channel.name}: delivered{f' to {recipient}' if recipient else ''}"))
     if as_json:
         show(indented({"channels": results}))
     if failed:

@@ -19,7 +19,6 @@ from gpucommons.cli.options import (
     PasswordFile,
     Simulate,
     load_settings,
-    scenario_named,
 )
 from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note, readable_file
@@ -150,6 +149,7 @@ def _of_log(
 ) -> Iterator[tuple[str, Document]]:
     """The events of the log file, oldest first."""
     # Imported here: with an agent, they are not needed.
+    from gpucommons.agent.setting_rules import scenario_named
     from gpucommons.base.files import refused
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching

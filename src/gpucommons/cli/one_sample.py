@@ -11,9 +11,10 @@ from typing import Any
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.leases.facts import leasable_slots
+from gpucommons.agent.setting_rules import scenario_named
 from gpucommons.base.text import memory_text
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import load_settings, scenario_named
+from gpucommons.cli.options import load_settings
 from gpucommons.config.settings import SamplingSettings
 from gpucommons.faces.documents.parameters import BadParameter, read_query
 from gpucommons.faces.documents.resources import RESOURCES

@@ -10,10 +10,9 @@ from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.text_table import Format
 from gpucommons.config.option import ConfigError
 
-# Imported where they are used: a command that asks the agent needs neither the settings nor the scenarios.
+# Imported where it is used: a command that asks the agent needs no settings.
 if TYPE_CHECKING:
     from gpucommons.config.load import LoadedSettings
-    from gpucommons.simulation.scenario import Scenario
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the settings.", show_default=False)
@@ -78,14 +77,3 @@ def load_settings(file: Path | None, flags: dict[str, tuple[str, object]]) -> "L
         return load(file, os.environ, given)
     except ConfigError as error:
         raise CommandError(str(error)) from error
-
-
-def scenario_named(name: str | None) -> "Scenario | None":
-    if name is None:
-        return None
-    # Imported here: an agent that simulates nothing does not need the scenarios in memory.
-    from gpucommons.simulation.scenarios import SCENARIOS
-
-    if name not in SCENARIOS:
-        raise CommandError(f"--simulate: unknown scenario {name!r}; use {' or '.join(SCENARIOS)}")
-    return SCENARIOS[name]

@@ -24,7 +24,6 @@ from gpucommons.cli.options import (
     Simulate,
     TableFormat,
     load_settings,
-    scenario_named,
 )
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note, readable_file
@@ -244,6 +243,7 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
 
 def _own_ledger(reader: Reader) -> "tuple[Settings, Path]":
     """The settings, and the ledger file of this user or of this node."""
+    from gpucommons.agent.setting_rules import scenario_named
     from gpucommons.config.state_directory import file_of_node, ledger_file
 
     scenario = scenario_named(reader.simulate)

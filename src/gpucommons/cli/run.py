@@ -30,8 +30,8 @@ from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, ring_bell, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.leases.protocol import LeaseConnection, LeaseServiceGone
+from gpucommons.model.names import short_command
 from gpucommons.model.words import SharingClass
-from gpucommons.rules.identities import short_command
 
 # Runs a command as a child: same user, terminal, signals and exit code.
 

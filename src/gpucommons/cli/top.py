@@ -14,7 +14,6 @@ from gpucommons.cli.options import (
     PasswordFile,
     Simulate,
     load_settings,
-    scenario_named,
 )
 from gpucommons.cli.output import shows_unicode
 from gpucommons.cli.reader import Reader
@@ -113,6 +112,7 @@ def _feed(reader: Reader) -> Feed:
         return AgentFeed(agent)
     # Imported here: with an agent, it is not needed.
     from gpucommons.agent.agent import Agent
+    from gpucommons.agent.setting_rules import scenario_named
 
     reader.say_alone("this command reads the machine itself")
     return LocalFeed(Agent(load_settings(reader.config, {}).settings, scenario_named(reader.simulate)))

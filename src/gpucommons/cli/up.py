@@ -13,14 +13,14 @@ from gpucommons.base.capabilities import CAP_PERFMON, drop_capability
 from gpucommons.base.text import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings, scenario_named
+from gpucommons.cli.options import ConfigFile, Procfs, Simulate, load_settings
 from gpucommons.cli.output import has_live_line, show_error
 
 # Imported where they are used: `up --help` and a wrong flag need no agent.
 if TYPE_CHECKING:
     from gpucommons.agent.agent import Agent
+    from gpucommons.base.process_starts import ProcessStarts
     from gpucommons.model.snapshot import Snapshot
-    from gpucommons.scheduler.service.process_starts import ProcessStarts
 
 log = logging.getLogger(__name__)
 _ANSWERED_S = 3.0
@@ -79,6 +79,7 @@ def up(
 
     from gpucommons.agent.agent import Agent
     from gpucommons.agent.memory import return_freed_memory
+    from gpucommons.agent.setting_rules import scenario_named
 
     settings = loaded.settings
     scenario = scenario_named(simulate)
@@ -95,7 +96,7 @@ def up(
 
 
 def _recorded_starts() -> "ProcessStarts | None":
-    from gpucommons.scheduler.service.process_starts import recorded_starts
+    from gpucommons.base.process_starts import recorded_starts
 
     return recorded_starts()
 

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from gpucommons.base.backoff import Backoff
+from gpucommons.model.problems import Problem, ProblemKind
 from gpucommons.model.workloads import NodeFaultsReading
-from gpucommons.rules.problems import Problem, ProblemKind
 from gpucommons.sources.kubernetes.api import ApiServer, ClusterAccess, in_cluster
 from gpucommons.sources.source import (
     JsonObject,

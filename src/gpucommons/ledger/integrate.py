@@ -23,8 +23,8 @@ from gpucommons.model.allocations import (
     UsageSample,
 )
 from gpucommons.model.leases import Lease
+from gpucommons.model.names import job_of_lease
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.identities import job_of_lease
 
 # The usage that one snapshot bills. Pure.
 

@@ -20,11 +20,11 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.names import job_of_lease
 from gpucommons.model.ownership import Place, ProcessShare
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.owners.claims import Claim, Claims, account_of
 from gpucommons.owners.slots import SlotTable
-from gpucommons.rules.identities import job_of_lease
 
 # Division of one slot among its holders: two owners of one slot are billed a half each. Pure.
 

@@ -20,6 +20,7 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.leases import Lease
+from gpucommons.model.names import job_of_lease
 from gpucommons.model.ownership import Owner, OwnerKind, PodPlace, Workload
 from gpucommons.model.workloads import (
     Container,
@@ -45,7 +46,6 @@ from gpucommons.owners.slots import (
     slice_owner,
     user_of,
 )
-from gpucommons.rules.identities import job_of_lease
 
 _POD_NAME, _POD_NAMESPACE = "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"
 _OVER = ("Succeeded", "Failed")

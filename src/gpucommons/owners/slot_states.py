@@ -20,11 +20,11 @@ from gpucommons.model.allocations import (
 )
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
+from gpucommons.model.names import slot_name
 from gpucommons.model.ownership import Reason
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.health import lost_sentence
-from gpucommons.rules.identities import slot_name
 
 # How long a workload has held a slot without using it: the only judgement of it. Pure; time is a parameter.
 #

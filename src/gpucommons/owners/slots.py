@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from gpucommons.model.allocations import Access, Slot, SlotInfo
 from gpucommons.model.gpu import Gpu, MigInstance
+from gpucommons.model.names import slot_name
 from gpucommons.model.workloads import Container, DeviceId, DeviceRequest
-from gpucommons.rules.identities import slot_name
 
 # The slots of a node, whole GPUs and MIG devices, and the slots of a name, a device id or a process. Pure.
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpucommons.model.gpu import RECENT_S, Gpu, XidLine, XidProgram, XidProgramsReading
+from gpucommons.model.names import account_names, billed_to, short_command
 from gpucommons.model.snapshot import Readings
-from gpucommons.rules.identities import account_names, billed_to, short_command
 
 _REMEMBERED_S = 120.0
 # The kernel log has the line within this time of the driver's event, or it has none.

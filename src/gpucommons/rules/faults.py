@@ -10,11 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from gpucommons.model.gpu import GpuReading
+from gpucommons.model.problems import FAULT_KINDS, HealthLevel, Problem
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.health import HealthLevel
-from gpucommons.rules.problems import Problem, ProblemKind, own_problems
+from gpucommons.rules.problems import own_problems
 
-FAULT_KINDS: Final = frozenset({ProblemKind.GPU_LOST, ProblemKind.GPU_FAULT, ProblemKind.ECC})
 _READINGS_TO_BEGIN: Final = 2
 _GONE_FOR_S: Final = 60.0
 

@@ -5,11 +5,12 @@ means is a table.
 """
 
 from collections.abc import Iterator, Mapping
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureReading
+from gpucommons.model.problems import HealthLevel
 
 # What an XID error of the NVIDIA driver means, and what to do about it. Pure: a table.
 #
@@ -98,13 +99,6 @@ _THROTTLE_SENTENCES = {
 }
 # As NVML numbers them.
 _RECOVERY_ACTIONS = {1: "a reset of the GPU", 2: "a reboot of the node", 3: "a drain", 4: "a drain and a reset"}
-
-
-class HealthLevel(IntEnum):
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-    LOST = 3
 
 
 class HealthReason(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from gpucommons.base.text import qualified_name
 from gpucommons.model.gpu import Gpu
+from gpucommons.model.names import slots_by_place
 from gpucommons.model.ownership import WHOLE_SM, ProcessShare
 from gpucommons.model.sharing import ClientSharing, ParkedReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.identities import slots_by_place
 from gpucommons.rules.wait_reasons import wait_sentence
 
 # A program that uses the GPU for less than this does not keep it busy.

@@ -5,9 +5,8 @@ problem of this list. A power cap is normal operation and never a problem.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import gibibytes, parse_decimal
@@ -17,19 +16,12 @@ from gpucommons.model.events import ALLOCATION_GONE, Alert, Event
 from gpucommons.model.gpu import Gpu, GpuReading, XidProgram, XidProgramsReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import MpsReading
+from gpucommons.model.names import account_name, slot_name
 from gpucommons.model.ownership import ProcessShare
+from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.rules.cost import QuotaState, quota_states
-from gpucommons.rules.health import (
-    XID_RECENT_S,
-    Cause,
-    HealthLevel,
-    HealthReason,
-    gpu_health_of,
-    lost_sentence,
-    xid_meaning,
-)
-from gpucommons.rules.identities import account_name, slot_name
+from gpucommons.rules.health import XID_RECENT_S, Cause, HealthReason, gpu_health_of, lost_sentence, xid_meaning
 
 HELD_IDLE_S: Final = 1800.0
 # The source that asks the NVIDIA driver.
@@ -40,44 +32,6 @@ _AROUND_XID_S = 10.0
 _MAX_NAMED = 3
 # The XID and the end of the jobs that belong to the loss of a GPU come within this time of it.
 _AROUND_LOSS_S: Final = 60.0
-
-
-class ProblemKind(StrEnum):
-    """In the order in which problems of the same level are listed."""
-
-    DRIVER = "driver"
-    GPU_LOST = "gpu_lost"
-    GPU_MISSING = "gpu_missing"
-    GPU_FAULT = "gpu_fault"
-    ECC = "ecc"
-    OVERHEATING = "overheating"
-    SLOWED = "slowed"
-    NVLINK_DOWN = "nvlink_down"
-    XID = "xid"
-    LEDGER = "ledger"
-    SOURCE_FAILING = "source_failing"
-    TRESPASSER = "trespasser"
-    OUTSIDE_ALLOCATION = "outside_allocation"
-    MPS = "mps"
-    CHANNEL_FAILING = "channel_failing"
-    ALERT = "alert"
-    OVER_QUOTA = "over_quota"
-    HELD_IDLE = "held_idle"
-
-
-class Problem(NamedTuple):
-    """`key` identifies it while it lasts. `since_wall_s` is None where its beginning is not known."""
-
-    key: str
-    kind: ProblemKind
-    level: HealthLevel
-    sentence: str
-    remedy: str
-    gpu_uuid: str | None = None
-    gpu_index: int | None = None
-    since_wall_s: float | None = None
-
-
 _ORDER: Final = {kind: place for place, kind in enumerate(ProblemKind)}
 _REASON_KINDS: Final = {
     "row_remap_failed": ProblemKind.ECC,

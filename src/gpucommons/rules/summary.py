@@ -13,10 +13,10 @@ from gpucommons.base.periods import spoken_age
 from gpucommons.base.text import gibibytes
 from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.fleet import FleetSlot, FleetState, FleetView
+from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.sharing import ClientSharing
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.health import HealthLevel
-from gpucommons.rules.problems import Problem, ProblemKind, holder_names
+from gpucommons.rules.problems import holder_names
 
 # The state of the node in one sentence: what is broken, what is free, what is held idle, what waits. Pure.
 #

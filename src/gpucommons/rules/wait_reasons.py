@@ -1,7 +1,4 @@
-"""Why a client waits, how a GPU is shared, and why a program is parked, as sentences: the only wording. Pure.
-
-Also which slots a waiting request for a lease waits for.
-"""
+"""Why a client waits, how a GPU is shared, and why a program is parked, as sentences: the only wording. Pure."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -9,8 +6,6 @@ from typing import Final
 
 from gpucommons.base.periods import spoken_age
 from gpucommons.base.text import gibibytes
-from gpucommons.model.allocations import SlotStatus
-from gpucommons.model.leases import Lease, SlotBlocker
 from gpucommons.model.sharing import (
     ARRIVAL,
     ASKED,
@@ -25,7 +20,6 @@ from gpucommons.model.sharing import (
     WaitReason,
 )
 from gpucommons.model.words import SharingClass
-from gpucommons.rules.identities import account_name
 
 _SHARING: Final[Mapping[str, str]] = {
     "scheduler_off": "unscheduled: the scheduler is off",
@@ -127,28 +121,6 @@ def memory_sentence(gpu: GpuSharing, clients: Iterable[ClientSharing]) -> str:
     if not programs or len(programs) < len(there):
         held.append(f"{gibibytes(gpu.running_memory_bytes)} running")
     return f"{', '.join(held)}, safe limit {gibibytes(gpu.safe_limit_bytes)}"
-
-
-def blockers_of(
-    fitting: Mapping[str, str], statuses: Mapping[str, SlotStatus], leases: Iterable[Lease]
-) -> tuple[SlotBlocker, ...]:
-    """The slots that could serve a request and are held, with or without a lease: the longest idle first.
-
-    `fitting` are the slots that fit the request, names by UUID. A lease counts from its grant on, which is before the
-    next snapshot.
-    """
-    leased: dict[str, list[str]] = {}
-    for lease in leases:
-        for uuid in lease.slots:
-            leased.setdefault(uuid, []).append(lease.request.user)
-    found = []
-    for uuid, name in fitting.items():
-        status = statuses.get(uuid)
-        holders = () if status is None else tuple(account_name(each.account) for each in status.holders if each.share)
-        users = tuple(dict.fromkeys((*holders, *leased.get(uuid, ()))))
-        if users:
-            found.append(SlotBlocker(name, users, None if status is None else status.idle_s, uuid in leased))
-    return tuple(sorted(found, key=lambda each: -(each.idle_s or 0.0)))
 
 
 # Programs that are parked, and programs that waited for the room of parked ones.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from gpucommons.model.names import nvshare_client_name, process_name
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,
     HANDOFF_BUCKETS,
@@ -15,7 +16,6 @@ from gpucommons.model.sharing import (
     WaitReason,
 )
 from gpucommons.model.workloads import Pod
-from gpucommons.rules.identities import nvshare_client_name, process_name
 from gpucommons.simulation import lab_jobs, lab_workloads
 from gpucommons.simulation.lab_gpus import MEMORY_BYTES, LabGpus
 from gpucommons.simulation.lab_jobs import JOBS, QUANTUM_S, UPTIME_S, WINDOW_S, LabJob, Rota

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gpucommons.rules.faults import FAULT_KINDS
-from gpucommons.rules.health import HealthLevel
+from gpucommons.model.problems import FAULT_KINDS, HealthLevel
 from gpucommons.slurm.jobs import AskSlurm
 
 REASON_PREFIX: Final = "gpucommons: "

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.rules.identities import short_command
+from gpucommons.model.names import short_command
 
 
 @pytest.mark.parametrize(

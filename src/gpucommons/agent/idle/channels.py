@@ -1,5 +1,6 @@
 """The channels and addresses for messages, from the settings; and which settings contradict each other."""
 
+import socket
 from collections.abc import Iterator
 
 from gpucommons.base.address import parse_remote_address
@@ -7,7 +8,7 @@ from gpucommons.base.text import user_address
 from gpucommons.config.accounts import IdleRuleSettings, MailSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
-from gpucommons.idle.channels import Channel, Email, SmtpServer, Webhook
+from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, SmtpServer, Webhook
 
 
 def idle_channels(settings: Settings) -> Iterator[Channel]:
@@ -17,6 +18,21 @@ def idle_channels(settings: Settings) -> Iterator[Channel]:
         yield Email(SmtpServer(address, mail.tls, mail.sender, mail.user, mail.password_file, mail.ca_file))
     if webhook.url or webhook.url_file:
         yield Webhook(webhook.url, webhook.url_file)
+
+
+def send_test_message(channel: Channel, address: str) -> str | None:
+    """Try it once, and return why it failed; None: it was delivered."""
+    hostname = socket.gethostname()
+    letter = Letter(
+        f"{hostname}: test message of gpucommons",
+        f"This is a test message of gpucommons on {hostname}. Messages about idle GPUs will arrive here.",
+        address=address,
+    )
+    try:
+        channel.deliver(letter)
+    except DeliveryFailed as error:
+        return str(error)
+    return None
 
 
 def address_of(user: str, rule: IdleRuleSettings | None, mail: MailSettings) -> str:

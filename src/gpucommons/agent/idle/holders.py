@@ -17,11 +17,11 @@ from gpucommons.ledger.events import GPU_LOST, read_events
 from gpucommons.ledger.query import PeriodUsage, accounts_of, read_period
 from gpucommons.model.allocations import UNATTRIBUTED, Allocation, AllocationReading, AllocationState, WorkloadKind
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
+from gpucommons.model.names import account_name, short_command
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.words import By
 from gpucommons.model.workloads import IDLE_LABEL, PodReading, all_containers
 from gpucommons.owners.slot_states import shortest_idle_s
-from gpucommons.rules.identities import account_name, short_command
 from gpucommons.rules.placement import says_no
 
 # The holders of slots as the escalation sees them: containers, pods, jobs, leases, a user's programs on a GPU. Pure.

@@ -9,8 +9,9 @@ from typing import Final
 
 from gpucommons.config.settings import Settings
 from gpucommons.idle.channels import Delivery, Letter, Outbox, Webhook
+from gpucommons.model.problems import Problem, ProblemKind
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.problems import Problem, ProblemKind, own_problems
+from gpucommons.rules.problems import own_problems
 from gpucommons.sources.source import Source
 
 # A reading that varies around its limit must not send message after message.

@@ -32,10 +32,10 @@ from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
 from gpucommons.leases.service.service import LeaseEnforcement, LeaseFacts, LeaseService
 from gpucommons.model.leases import LeasesReading, Trespasser, TrespassReport
+from gpucommons.model.names import job_of_lease
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.owners.attribution_stage import NamesUsers
-from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.privacy import Privacy, leases_seen_by
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names

@@ -12,9 +12,9 @@ from gpucommons.leases.policy.values import KeptRoom
 from gpucommons.model.allocations import Access, Allocation, AllocationReading, SlotInfo, WorkloadKind
 from gpucommons.model.gpu import Gpu, GpuProcess
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, WaitCause
+from gpucommons.model.names import job_of_lease
 from gpucommons.model.sharing import ParkingReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.rules.identities import job_of_lease
 from gpucommons.rules.placement import lease_of_ancestors, leases_by_client, leases_of_processes
 from gpucommons.scheduler.parking.values import ParkStage, RoomClaims, RoomNeed
 from gpucommons.scheduler.programs.jobs import lease_of_program

@@ -16,6 +16,7 @@ from gpucommons.agent.sharing.lease_room import lease_claims
 from gpucommons.agent.sharing.pausing import enforcement_terms, pauser_settings
 from gpucommons.agent.sharing.rules import client_rules, priority_classes, program_rules
 from gpucommons.agent.sharing.settings import check_scheduler, enforces_leases
+from gpucommons.base.process_starts import ProcessStarts
 from gpucommons.base.processes import hides_processes
 from gpucommons.config.runtime_directory import control_path, own_control_socket, runtime_directory
 from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
@@ -36,7 +37,6 @@ from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
-from gpucommons.scheduler.service.process_starts import ProcessStarts
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread

@@ -17,8 +17,8 @@ from gpucommons.model.allocations import (
     UnmanagedContainer,
 )
 from gpucommons.model.gpu import Gpu
+from gpucommons.model.names import account_name
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.identities import account_name
 
 # ds01_exporter_info: the version of gpucommons.
 

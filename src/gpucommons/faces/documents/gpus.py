@@ -20,9 +20,10 @@ from gpucommons.faces.documents.schema import (
 )
 from gpucommons.faces.documents.values import Json, percent_as_ratio, rounded
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance, XidRecord
+from gpucommons.model.names import mig_slot_names
+from gpucommons.model.problems import HealthLevel
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.health import GpuHealth, HealthLevel, HealthReason, gpu_health_of
-from gpucommons.rules.identities import mig_slot_names
+from gpucommons.rules.health import GpuHealth, HealthReason, gpu_health_of
 
 
 class _MigOfGpu(NamedTuple):

@@ -26,8 +26,8 @@ from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.model.accounts import NO_CHARGE, Amounts, Charge, JobUsage, Prices, sum_amounts
 from gpucommons.model.allocations import Slot
+from gpucommons.model.names import account_name
 from gpucommons.rules.cost import JobOutcome, charge_of, job_hints
-from gpucommons.rules.identities import account_name
 from gpucommons.rules.privacy import Viewer
 
 SUMMARY = "one job: what it held, used and cost, and hints"

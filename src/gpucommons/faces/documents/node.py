@@ -23,9 +23,10 @@ from gpucommons.faces.documents.schema import (
 )
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
+from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.snapshot import AgentReading, Snapshot, SourceState
-from gpucommons.rules.health import HealthLevel, NodeHealth, node_health_of
-from gpucommons.rules.problems import Problem, ProblemKind, problems_of
+from gpucommons.rules.health import NodeHealth, node_health_of
+from gpucommons.rules.problems import problems_of
 from gpucommons.rules.summary import StateSummary, SummaryPart, Tone, summary_of
 
 # What is wrong on the node, gravest first, and the node's state in one sentence. Pure.

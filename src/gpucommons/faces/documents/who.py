@@ -27,6 +27,7 @@ from gpucommons.faces.documents.schema import (
 )
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.accounts import HeldKey, OwnerKey
+from gpucommons.model.names import account_names, billed_to, owner_key, slots_by_place
 from gpucommons.model.ownership import (
     SENTENCES,
     Basis,
@@ -41,7 +42,6 @@ from gpucommons.model.ownership import (
 )
 from gpucommons.model.process_identity import PidView, ProcessKey, ProcessRow
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.identities import account_names, billed_to, owner_key, slots_by_place
 from gpucommons.rules.limits import LimitKind, ProgramLimit, limits_of
 
 _BASIS = or_null(one_of(*Basis))

@@ -12,7 +12,9 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from gpucommons.leases.policy.values import LeasableSlot, LeaseQuota, LeaseTerms, SlotUse, UserFacts
-from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, LeaseWait, Reservation, WaitCause
+from gpucommons.model.allocations import SlotStatus
+from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, LeaseWait, Reservation, SlotBlocker, WaitCause
+from gpucommons.model.names import account_name
 
 # What the quotas of `[lease_quotas]` permit to a user. Pure.
 
@@ -464,3 +466,30 @@ def _seats(board: LeaseBoard, now_s: float) -> Iterable[_Seat]:
         requests = [lease.request for lease in here]
         is_guess = any(board.durations.is_left_guess(lease, now_s) for lease in here)
         yield _Seat(slot, requests, ready_s, uuid in board.settling, windows.get(uuid, []), is_guess=is_guess)
+
+
+# Which slots a waiting request waits for. Pure.
+
+
+def blockers_of(
+    fitting: Mapping[str, str], statuses: Mapping[str, SlotStatus], leases: Iterable[Lease]
+) -> tuple[SlotBlocker, ...]:
+    """The slots that could serve a request and are held, with or without a lease: the longest idle first.
+
+    `fitting` are the slots that fit the request, names by UUID. A lease counts from its grant on, which is before the
+    next snapshot.
+    """
+    leased: dict[str, list[str]] = {}
+    for lease in leases:
+        for uuid in lease.slots:
+            leased.setdefault(uuid, []).append(lease.request.user)
+    blockers = []
+    for uuid, name in fitting.items():
+        status = statuses.get(uuid)
+        holders = (
+            () if status is None else tuple(account_name(holder.account) for holder in status.holders if holder.share)
+        )
+        users = tuple(dict.fromkeys((*holders, *leased.get(uuid, ()))))
+        if users:
+            blockers.append(SlotBlocker(name, users, None if status is None else status.idle_s, uuid in leased))
+    return tuple(sorted(blockers, key=lambda blocker: -(blocker.idle_s or 0.0)))

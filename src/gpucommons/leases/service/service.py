@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from gpucommons.leases.policy.plan import blockers_of
 from gpucommons.leases.policy.queue import LeaseQueue
 from gpucommons.leases.policy.values import (
     LeasableSlot,
@@ -39,7 +40,6 @@ from gpucommons.model.leases import (
     WaitCause,
 )
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.rules.wait_reasons import blockers_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from gpucommons.base.periods import spoken_age
 from gpucommons.base.processes import ancestors_from
 from gpucommons.base.text import printable
+from gpucommons.model.names import process_name
 from gpucommons.model.ownership import Workload
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedFor, ParkedReading
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
-from gpucommons.rules.identities import process_name
 from gpucommons.scheduler.parking.host import THIS_HOST, NewcomerFacts, ParkHost
 from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
 from gpucommons.scheduler.parking.values import ParkRefusal, ParkStage, PlannedProgram, WhyNot

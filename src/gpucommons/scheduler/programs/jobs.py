@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 from gpucommons.base.text import printable
 from gpucommons.model.gpu import Gpu, GpuProcess
+from gpucommons.model.names import process_name, short_command
 from gpucommons.model.ownership import WHOLE_SM, Owner, OwnerKind, ProcessShare, Reason, Workload
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import Container, all_containers
-from gpucommons.rules.identities import process_name, short_command
 from gpucommons.rules.placement import leases_of_processes
 
 # Whether a process used its GPU, and which device that is, from one GPU reading. Pure.

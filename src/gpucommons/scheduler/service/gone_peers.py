@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpucommons.base.peers import is_local
+from gpucommons.base.process_starts import ProcessStarts
 from gpucommons.base.unix_listener import PeerCredentials
-from gpucommons.scheduler.service.process_starts import ProcessStarts
 
 _SO_NETNS_COOKIE: Final = 71
 _SO_PEERPIDFD: Final = 77

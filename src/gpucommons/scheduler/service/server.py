@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from gpucommons.base.peers import Admins, ConnectionCaps, Slots, is_local, process_of
+from gpucommons.base.process_starts import ProcessStarts
 from gpucommons.base.unix_listener import (
     ClientSocket,
     PeerCredentials,
@@ -50,7 +51,6 @@ from gpucommons.scheduler.protocol.wire import ControlRequest, MessageType, Regi
 from gpucommons.scheduler.service.connection import Connection
 from gpucommons.scheduler.service.enforcement import Enforcement, EnforcementTerms
 from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace
-from gpucommons.scheduler.service.process_starts import ProcessStarts
 from gpucommons.scheduler.service.programs import Programs
 from gpucommons.scheduler.service.state_reader import ProcessNames, StateReader
 from gpucommons.scheduler.service.turn_loop import Measuring, PhaseMeter, TurnLoop

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Final, NamedTuple, TypedDict
 
 from gpucommons.base.text import printable
+from gpucommons.model.names import nvshare_client_name, process_name
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import (
     ClientSharing,
@@ -25,7 +26,6 @@ from gpucommons.model.sharing import (
     WaitReason,
 )
 from gpucommons.model.words import SharingClass
-from gpucommons.rules.identities import nvshare_client_name, process_name
 from gpucommons.scheduler.corun.coruns import Phase, PhaseCause, Way
 from gpucommons.scheduler.policy import evaluation
 from gpucommons.scheduler.policy.devices import DeviceTable

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from gpucommons.base.process_starts import ProcessStarts
 from gpucommons.base.threads import LoopThread
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.model.leases import TrespassReport
@@ -20,7 +21,6 @@ from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.exemptions import TrespassStanding
 from gpucommons.scheduler.programs.jobs import ProgramReading
 from gpucommons.scheduler.service.control_socket import ControlSocket, Document
-from gpucommons.scheduler.service.process_starts import ProcessStarts
 from gpucommons.scheduler.service.server import ProgramSharing, SchedulerServer
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.turn_loop import PhaseMeter

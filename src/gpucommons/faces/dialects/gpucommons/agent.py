@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from gpucommons.faces.exposition.families import Family, Point, counter, gauge
 from gpucommons.model.host import PressureLine, PressureReading
+from gpucommons.model.problems import ProblemKind
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.health import node_health_of
-from gpucommons.rules.problems import ProblemKind, own_problems
+from gpucommons.rules.problems import own_problems
 
 # gpucommons_snapshot*, gpucommons_simulated: the snapshot that is served.
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
 from gpucommons.model.allocations import WHOLE_SHARE, Allocation, AllocationState, SlotStatus
 from gpucommons.model.gpu import Gpu
+from gpucommons.model.names import account_name
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.workloads import ContainerUsage
 from gpucommons.rules.cost import quota_states
-from gpucommons.rules.identities import account_name
 
 # gpucommons_container_*: CPU time and host memory of containers.
 

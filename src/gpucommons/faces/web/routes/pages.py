@@ -10,8 +10,9 @@ from html import escape
 
 from gpucommons.faces.documents.node import state_of
 from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, text
+from gpucommons.model.problems import ProblemKind
 from gpucommons.model.snapshot import Snapshot, SourceState
-from gpucommons.rules.problems import ProblemKind, own_problems
+from gpucommons.rules.problems import own_problems
 
 # A page without scripts in the agent's style: `/plain` and `/glossary`. Its policy forbids scripts and other hosts.
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpucommons.rules.identities import nvshare_client_name, process_name
+from gpucommons.model.names import nvshare_client_name, process_name
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from gpucommons.base.text import memory_text, parse_gpu_memory
 from gpucommons.cli.lease_view import waiting_line
+from gpucommons.leases.policy.plan import blockers_of
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
     Account,
@@ -15,7 +16,6 @@ from gpucommons.model.allocations import (
     WorkloadKind,
 )
 from gpucommons.model.leases import Lease, LeaseRequest, LeaseWait, WaitCause
-from gpucommons.rules.wait_reasons import blockers_of
 
 
 def _held(name: str, user: str, idle_s: float | None, kind: WorkloadKind = WorkloadKind.PROCESS) -> SlotStatus:
