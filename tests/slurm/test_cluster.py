@@ -68,6 +68,9 @@ class SlurmNode:
     def parked(self) -> list[Any]:
         return list(self.node.turns()["parking"]["programs"].values())
 
+    def holds_a_gpu(self, job: str) -> bool:
+        return any(row["workload"] == job for row in self.allocations())
+
     def allocations(self) -> list[Any]:
         return list(json.loads(self.node.agent.get("/api/v1/allocations")[1])["allocations"]["held"].values())
 
@@ -221,15 +224,35 @@ def test_the_node_is_drained_while_a_gpu_is_lost_and_resumed_afterwards(night: S
     night.cluster.run("scontrol", "update", f"nodename={NODE}", "state=resume")
 
 
-def test_a_job_that_is_requeued_while_it_is_suspended_gives_its_gpu_back(night: SlurmNode) -> None:
-    job = night.cluster.submit("exec sleep 600", "-p", "night", "--gres=gpu:night:1", "--requeue")
-    until(lambda: [row for row in night.allocations() if row["workload"] == job], "the job holds a GPU")
+def test_a_job_that_is_requeued_while_it_is_suspended_gives_its_gpu_back_and_begins_again(night: SlurmNode) -> None:
+    job = night.cluster.submit("echo begun; exec sleep 600", "-p", "night", "--gres=gpu:night:1", "--requeue")
+    until(lambda: night.holds_a_gpu(job), "the job holds a GPU")
     night.cluster.run("scontrol", "suspend", job)
     night.cluster.wait_for(job, "SUSPENDED")
     night.cluster.run("scontrol", "requeue", job)
     until(lambda: not (night.jobs / job).exists(), "the epilog has run")
     until(lambda: not night.allocations(), "the GPU is free")
     night.cluster.wait_for(job, "PENDING")
+    assert night.cluster.reason(job) == "JobHeldAdmin", "Slurm holds a job that an administrator had suspended"
+    night.cluster.run("scontrol", "release", job)
+    night.cluster.wait_for(job, "RUNNING")
+    until(lambda: night.holds_a_gpu(job), "it holds a GPU again")
+
+
+def test_a_job_that_is_requeued_while_a_day_job_has_its_gpu_begins_again_after_it(night: SlurmNode) -> None:
+    program = "echo begun $SLURM_RESTART_COUNT; exec sleep 600"
+    job = night.cluster.submit(program, "-p", "night", "--gres=gpu:night:1", "--requeue", "--open-mode=append")
+    until(lambda: night.cluster.output(job) == "begun\n", "the job has begun")
+    until(lambda: night.holds_a_gpu(job), "the job holds a GPU")
+    day = night.cluster.submit("exec sleep 600", "-p", "day", "--gres=gpu:day:2")
+    night.cluster.wait_for(job, "SUSPENDED")
+    night.cluster.run("scontrol", "requeue", job)
+    until(lambda: not night.holds_a_gpu(job), "the requeued job holds nothing")
+    until(lambda: night.holds_a_gpu(day), "the day job holds both")
+    night.cluster.run("scancel", day)
+    night.cluster.wait_for(job, "RUNNING")
+    until(lambda: night.holds_a_gpu(job), "it holds a GPU again")
+    until(lambda: night.cluster.output(job).endswith("begun 1\n"), "its script has begun twice")
 
 
 _TARGETS = """

@@ -52,6 +52,10 @@ class SlurmCluster:
     def state(self, job: str) -> str:
         return self.run("squeue", "-h", "-t", "all", "-o", "%T", "-j", job).strip()
 
+    def reason(self, job: str) -> str:
+        """Why it waits."""
+        return self.run("squeue", "-h", "-o", "%r", "-j", job).strip()
+
     def wait_for(self, job: str, state: str) -> None:
         until(lambda: self.state(job) == state, f"job {job} is {state}; {self.logs()}")
 
@@ -184,7 +188,8 @@ def _slurm_conf(cluster: SlurmCluster, printed: str, gpus: int, extra: Sequence[
             "ClusterName=test",
             f"SlurmctldHost={socket.gethostname()}(127.0.0.1)",
             "AuthType=auth/munge",
-            f"AuthInfo=socket={d}/munge/s.2",
+            # A requeued job waits until its old credential has expired: 120 s, if not set.
+            f"AuthInfo=socket={d}/munge/s.2,cred_expire=15",
             "CredType=cred/munge",
             f"SlurmctldPort={ports[0]}",
             f"SlurmdPort={ports[1]}",
