@@ -175,9 +175,9 @@ class SimulatedParkHost:
     def container_room_bytes(self, pids: Iterable[int]) -> int | None:
         return None
 
-    def cpu_seconds(self, pids: Iterable[int]) -> float | None:
-        found = self._jobs(pids)
-        return sum(self._load.cpu_seconds(job, self._elapsed_s()) for job in found) if found else None
+    def thread_seconds(self, pids: Iterable[int]) -> Mapping[int, float] | None:
+        jobs = self._jobs(pids)
+        return {job.key.pid: self._load.cpu_seconds(job, self._elapsed_s()) for job in jobs} if jobs else None
 
     def waits_in(self, pids: Iterable[int]) -> tuple[int, ...] | None:
         """Not shown: the CPU time is enough."""

@@ -4,7 +4,7 @@ A simulation answers by itself, through the same protocol.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -82,31 +82,32 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def cpu_seconds(pids: Iterable[int], procfs: Path = _PROC) -> float | None:
-    """The CPU time of these processes so far; None where one cannot be read.
+def thread_seconds(pids: Iterable[int], procfs: Path = _PROC) -> Mapping[int, float] | None:
+    """The CPU time of each thread of these processes so far; None where one process cannot be read.
 
     The kernel counts each thread in nanoseconds, but the sum of a process, which includes ended threads, in hundredths
     of a second: that is too coarse to notice the start of a cell, and used only where threads are not counted.
     """
-    total_s = 0.0
+    times: dict[int, float] = {}
     for pid in pids:
         try:
             whole_s = cpu_ticks((procfs / str(pid) / "stat").read_bytes()) / _TICKS_PER_S
-            total_s += _threads_s(procfs / str(pid) / "task") or whole_s
+            threads = _threads(procfs / str(pid) / "task")
         except (OSError, ValueError, IndexError):
             return None
-    return total_s
+        times |= threads if any(threads.values()) else {pid: whole_s}
+    return times
 
 
-def _threads_s(tasks: Path) -> float:
-    total_ns = 0
+def _threads(tasks: Path) -> Mapping[int, float]:
+    times = {}
     for thread in os.listdir(tasks):
         try:
-            total_ns += int((tasks / thread / "schedstat").read_bytes().split()[0])
+            times[int(thread)] = int((tasks / thread / "schedstat").read_bytes().split()[0]) / 1e9
         except (OSError, ValueError, IndexError):
             # It has ended, or the kernel does not count.
             continue
-    return total_ns / 1e9
+    return times
 
 
 def waits_in(pids: Iterable[int], procfs: Path = _PROC) -> tuple[int, ...] | None:
@@ -185,7 +186,7 @@ class ParkHost(Protocol):
 
     def host_memory(self) -> HostMemory | None: ...
     def container_room_bytes(self, pids: Iterable[int]) -> int | None: ...
-    def cpu_seconds(self, pids: Iterable[int]) -> float | None: ...
+    def thread_seconds(self, pids: Iterable[int]) -> Mapping[int, float] | None: ...
     def waits_in(self, pids: Iterable[int]) -> tuple[int, ...] | None: ...
     def resident_bytes(self, pids: Iterable[int]) -> int: ...
     def has_ended(self, process: ProcessKey) -> bool: ...
@@ -201,8 +202,8 @@ class ThisHost:
     def container_room_bytes(self, pids: Iterable[int]) -> int | None:
         return container_room_bytes(pids)
 
-    def cpu_seconds(self, pids: Iterable[int]) -> float | None:
-        return cpu_seconds(pids)
+    def thread_seconds(self, pids: Iterable[int]) -> Mapping[int, float] | None:
+        return thread_seconds(pids)
 
     def waits_in(self, pids: Iterable[int]) -> tuple[int, ...] | None:
         return waits_in(pids)

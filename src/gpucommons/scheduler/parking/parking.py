@@ -28,7 +28,7 @@ from gpucommons.scheduler.parking.arrivals import (
     with_arrivals,
 )
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
-from gpucommons.scheduler.parking.idleness import ParkedCpu, after_look
+from gpucommons.scheduler.parking.idleness import ParkedCpu, ThreadTimes, after_look
 from gpucommons.scheduler.parking.moves import (
     EndTurns,
     ParkLog,
@@ -172,9 +172,9 @@ _LOOKS_ELSEWHERE: Final = 2
 
 
 class _Look(NamedTuple):
-    """The CPU time of a program, and where it sleeps; None: not known."""
+    """The CPU times of a program, and where it sleeps; None: not known."""
 
-    cpu_s: float | None
+    threads: ThreadTimes | None
     place: tuple[int, ...] | None
 
 
@@ -210,7 +210,7 @@ class ParkLooks:
         for program in parked:
             if program.stage is ParkStage.PARKED and self._parked.get(program.key) is program:
                 look = looks[program.key]
-                program.cpu, goes_on = after_look(program.cpu, look.cpu_s, now)
+                program.cpu, goes_on = after_look(program.cpu, look.threads, now)
                 if goes_on or _went_on(program, look):
                     program.go_on(now)
         for before in idle:
@@ -218,7 +218,7 @@ class ParkLooks:
             resident = self._resident.get(before.key)
             if resident is not None and resident.idleness.gpu_s is not None:
                 look = looks[resident.key]
-                resident.look(look.cpu_s, look.place, now)
+                resident.look(look.threads, look.place, now)
 
     def _idle(self, now_s: float) -> Sequence[ResidentProgram]:
         if now_s - self._looked_s < self._every_s:
@@ -228,7 +228,7 @@ class ParkLooks:
 
     def _looks(self, pids: Mapping[str, Sequence[int]]) -> Mapping[str, _Look]:
         host = self._host
-        return {key: _Look(host.cpu_seconds(several), host.waits_in(several)) for key, several in pids.items()}
+        return {key: _Look(host.thread_seconds(several), host.waits_in(several)) for key, several in pids.items()}
 
 
 def _went_on(program: ParkedProgram, look: _Look) -> bool:
@@ -512,7 +512,11 @@ class Parking:
         cause = SUSPENDED if parting.suspended else cause
         # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
         was_idle = cause in (IDLE, ARRIVAL)
-        cpu = ParkedCpu(parting.idleness.background, quiet_since_s=-NEVER_S if was_idle else None)
+        cpu = ParkedCpu(
+            parting.idleness.background,
+            quiet_since_s=-NEVER_S if was_idle else None,
+            idle_threads=parting.idleness.known_threads,
+        )
         program = parked_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
         program.waited_in = parting.waits_in if was_idle else None
         program.made_for = made_for

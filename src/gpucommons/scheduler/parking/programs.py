@@ -21,7 +21,7 @@ from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedFor, ParkedReadi
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
 from gpucommons.scheduler.parking.host import THIS_HOST, NewcomerFacts, ParkHost
-from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, after_cpu, after_gpu
+from gpucommons.scheduler.parking.idleness import Idleness, ParkedCpu, ThreadTimes, after_cpu, after_gpu
 from gpucommons.scheduler.parking.values import ParkRefusal, ParkStage, PlannedProgram, WhyNot
 from gpucommons.scheduler.programs.exemptions import Exempt, Exemption
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramActivity, ProgramReading
@@ -298,8 +298,8 @@ class ResidentProgram:
         """Whether it did not use the GPU lately, so that its CPU time is worth reading."""
         return self.idleness.gpu_s is not None and self.alone is None
 
-    def look(self, cpu_s: float | None, place: tuple[int, ...] | None, now_s: float) -> None:
-        self.idleness = after_cpu(self.idleness, cpu_s, now_s)
+    def look(self, threads: ThreadTimes | None, place: tuple[int, ...] | None, now_s: float) -> None:
+        self.idleness = after_cpu(self.idleness, threads, now_s)
         self.places.append(place)
 
 
