@@ -1,14 +1,18 @@
 """The users of the lab, by the real attribution and allocations: all of them appear, and amounts add up."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.model.allocations import WHOLE_SHARE, Access, Allocation, AllocationReading, AllocationState
 from gpucommons.model.ownership import Attribution, OwnerKind
 from gpucommons.model.snapshot import Readings
+from gpucommons.rules.privacy import Viewer, seen_by
 from gpucommons.simulation.lab_jobs import JOBS
-from gpucommons.simulation.lab_people import GROUP_OF, PEOPLE
+from gpucommons.simulation.lab_people import GROUP_OF, PEOPLE, RUNS
 from gpucommons.simulation.scenario import DAY_S
 from gpucommons.simulation.scenarios import LOST_FROM_S, LOST_UNTIL_S
 from simulation.played_lab import PlayedLab
@@ -101,3 +105,17 @@ def test_a_lost_gpu_is_still_held_by_its_owner() -> None:
     assert [each.slot.name for each in before] == ["3"]
     assert [each.slot.uuid for each in lost] == [before[0].slot.uuid]
     assert [each.slot.name for each in by_workload(FAULTS.at(LOST_UNTIL_S + 1))["thesis._.1005"]] == ["3"]
+
+
+def test_another_user_sees_no_arguments_of_the_labs_programs() -> None:
+    """As on a real node: the name that the kernel has of a process; its owner and root see the command line."""
+    _, snapshot = take_sample(None, "lab", None)
+    seen = seen_by(snapshot, Viewer(False, uid=1000, user="eva", sees_names=True))
+    commands = [job.command for job in JOBS if " " in job.command]
+    for shown, expected in ((snapshot, True), (seen, False)):
+        text = json.dumps(api_document(shown, "snapshot"))
+        assert [command in text for command in commands] == [expected] * len(commands)
+    assert {run.program for run in RUNS} >= {"sweep.py (simulated)"}
+    assert snapshot.readings.processes is not None
+    names = {row.name for row in snapshot.readings.processes.by_pid.values()}
+    assert not any(" " in name for name in names), names

@@ -85,11 +85,12 @@ EVALUATION = Rota(15.0, 5.0, 0.0, 15.0)
 class LabJob(NamedTuple):
     """`by_night` and `by_day` are shares of its GPU or MIG instance.
 
+    `command` is its command line. Other users see its `name` alone, as the kernel has it: without arguments.
     A job that takes turns on its GPU has a `rota`, and is idle while another client has the turn.
     """
 
     key: ProcessKey
-    name: str
+    command: str
     gpu: int
     kind: str
     memory_gib: float
@@ -99,6 +100,10 @@ class LabJob(NamedTuple):
     rss_gib: float
     gpu_instance_id: int | None = None
     rota: Rota | None = None
+
+    @property
+    def name(self) -> str:
+        return self.command.split()[0][:15]
 
     def activity(self, elapsed_s: float) -> float:
         """The share of its GPU that it keeps busy now, 0 to 1."""
@@ -120,7 +125,7 @@ class LabJob(NamedTuple):
 
 def _job(
     number: int,
-    name: str,
+    command: str,
     gpu: int,
     memory_gib: float,
     by_night: float,
@@ -134,7 +139,7 @@ def _job(
     key = ProcessKey(4100 + 53 * number, 10 + number)
     busiest = max(by_night, by_day)
     cores, rss_gib = 0.5 + 3 * busiest, 4 + memory_gib / 4
-    return LabJob(key, name, gpu, kind, memory_gib, by_night, by_day, cores, rss_gib, instance, rota)
+    return LabJob(key, command, gpu, kind, memory_gib, by_night, by_day, cores, rss_gib, instance, rota)
 
 
 JOBS: tuple[LabJob, ...] = (

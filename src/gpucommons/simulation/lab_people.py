@@ -4,6 +4,7 @@ import pwd
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from gpucommons.model.names import short_command
 from gpucommons.model.workloads import JobMappingReading, MappedJob, UserSlice, UsersReading
 from gpucommons.simulation.scenario import daylight, wobble
 
@@ -125,6 +126,11 @@ class LabRun(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.command} (simulated)"
+
+    @property
+    def program(self) -> str:
+        """What other users see of it."""
+        return f"{short_command(self.command.split(), self.command)} (simulated)"
 
     @property
     def limit_s(self) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpucommons.model.names import nvshare_client_name, process_name
+from gpucommons.model.names import nvshare_client_name, process_name, short_command
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,
     HANDOFF_BUCKETS,
@@ -56,7 +56,9 @@ class _Client(NamedTuple):
 
     @property
     def process_name(self) -> str:
-        return process_name(NAMES[self.uid], self.job.name.split()[-1], (self.job.key.pid,))
+        return process_name(
+            NAMES[self.uid], short_command(self.job.command.split(), self.job.name), (self.job.key.pid,)
+        )
 
 
 def _of(pod: Pod) -> tuple[str, str]:

@@ -368,7 +368,7 @@ def _places() -> dict[int, tuple[int, str]]:
 def _details(job: LabJob, uid: int, cgroup: str) -> ProcessDetails:
     pid = job.key.pid
     inner = f"\t{pid % 97 + 1}" if "docker-" in cgroup or "kubepods" in cgroup else ""
-    status = f"Name:\t{job.name[:15]}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}{inner}\n"
+    status = f"Name:\t{job.name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}{inner}\n"
     return ProcessDetails(job.key, job.name, status, cgroup, holds_gpu=True, session_id=pid)
 
 
@@ -395,7 +395,7 @@ class LabCommands:
     """The command lines of the lab's jobs."""
 
     def __init__(self) -> None:
-        self._by_pid = {job.key.pid: job.name for job in JOBS} | {run.pid: run.command for run in RUNS}
+        self._by_pid = {job.key.pid: job.command for job in JOBS} | {run.pid: run.command for run in RUNS}
 
     def name(self, pid: int) -> str | None:
         return self._by_pid.get(pid)

@@ -86,7 +86,7 @@ class LabLeaseUsers:
             share=run.share,
             limit_s=run.limit_s,
             name=run.name,
-            program=run.name,
+            program=run.program,
         )
         player.times += 1
         try:
