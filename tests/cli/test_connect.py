@@ -275,7 +275,7 @@ def test_why(lab: Host) -> None:
     assert "has been" in run(lab, "why", turns["clients"][waiting[0]]["pod"]).stdout
     free_runner = next(row for row in document(lab, "who", "--json")["who"]["processes"].values() if row["pid"] == 4100)
     assert re.fullmatch(
-        r"python \(pid 4100\) of alice runs on GPU 0, takes no turns: "
+        r"python \(pid 4100\) of alice on GPU 0 runs and takes no turns: "
         # The simulated GPU is busy, and at times so busy that its power limit slows it down.
         r"GPU 0 is (the limit: it uses \d+% of it|at its power limit of 700 W and runs slower)\.\n",
         run(lab, "why", str(free_runner["pid"])).stdout,

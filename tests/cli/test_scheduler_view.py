@@ -29,8 +29,7 @@ def with_program() -> dict[str, Any]:
 
 def test_a_client_is_shown_by_its_name() -> None:
     lines = list(status_lines(with_program()))
-    id = READING.clients[0].client_id
-    assert f"  running  {NAME} ({id}) for 3.0 s" in lines
+    assert f"  running  {NAME} for 3.0 s" in lines
     assert not [line for line in lines if "none" in line]
 
 
@@ -83,7 +82,7 @@ def test_explain_finds_a_program_by_each_of_its_names() -> None:
     turns, id = with_program(), READING.clients[0].client_id
     for target in (id, NAME, "session:812@1000", "pid:4711", "pid:4712"):
         (line,) = explanations(turns, target)
-        assert line.startswith(f"{NAME} ({id}) on GPU 0")
+        assert line.startswith(f"{NAME} on GPU 0")
     assert explanations(turns, "none") == []
     assert explanations(turns, "none/none") == []
     assert len(explanations(turns, READING.clients[1].pod)) == 1

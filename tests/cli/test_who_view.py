@@ -59,7 +59,6 @@ GPU 0  NVIDIA H200  4.0 GiB of 80.0 GiB used  SM 60 %  400 W
   1.0 GiB  10 %   ~67 W    8  python   alice       label carol     notebook
   unattributed 1.0 GiB: reserved by the driver, not used by a process
   unattributed SM 10 %, 67 W: the GPU was busy, but the driver sampled no process
-  unattributed 0 W: remainder of the division into integers
 
 GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
    MEMORY     SM  POWER  PID  PROCESS  USER   OWNER           JOB

@@ -11,9 +11,13 @@ from gpucommons.model.ownership import WHOLE_SM, Portion, ProcessShare
 from gpucommons.model.process_identity import ProcessTable, TreeActivity
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.limits import LimitKind, ProgramLimit, limits_of
+from gpucommons.simulation.lab_jobs import JOBS
+from gpucommons.simulation.scenario import DAY_S
 from played import snapshot_of
+from simulation.played_lab import PlayedLab
 
 NODE = DemoNode(gpus=1, processes_a_gpu=2)
+AFTERNOON_S = 0.15 * DAY_S
 BITS = {name: bit for bit, name in THROTTLE_REASONS}
 
 
@@ -75,6 +79,28 @@ def test_the_sentences_have_the_numbers() -> None:
     assert "(50%)" in shared.sentence
     assert shared.sentence.endswith("and uses 40% of it")
     assert "active for 30% of the time" in cpu.sentence
+
+
+def test_on_a_mig_device_the_parts_are_those_of_the_device() -> None:
+    """A device with 3 of 7 slices that is busy all the time is 3/7 of its GPU in the attribution."""
+    readings = PlayedLab("lab").at(AFTERNOON_S)
+    assert readings.attribution is not None
+    (found,) = (each for each in readings.attribution.processes if each.pid == JOBS[9].key.pid)
+    assert found.sm is not None
+
+    def limit(ratio: float) -> ProgramLimit | None:
+        share = found._replace(sm=found.sm and found.sm._replace(amount=round(ratio * 3 / 7 * WHOLE_SM)))
+        trees = TreeActivity(frozenset({share.pid}), frozenset())
+        assert readings.attribution is not None
+        alone = replace(readings.attribution, processes=(share,))
+        here = replace(readings, attribution=alone, processes=ProcessTable({}, (), trees), sharing=None)
+        return limits_of(snapshot_of(here), [share])[0]
+
+    assert limit(0.99) == (LimitKind.GPU, "GPU 6.0 is the limit: it uses 99% of it")
+    waits = limit(0.3)
+    assert waits is not None
+    assert waits.kind is LimitKind.CPU
+    assert "GPU 6.0 is active for 30% of the time" in waits.sentence
 
 
 RATIOS = st.none() | st.floats(0, 1)

@@ -225,15 +225,15 @@ def _expected(expected_s: float | None) -> str:
 
 
 def _client_name(id: str, client: Document) -> str:
-    """A client whose owner is hidden from the viewer has its pseudonym for both."""
+    """With the id where the name has no pid: clients of one pod have the same name. A hidden one has a pseudonym."""
     name = str(client["name"])
-    return name if name == id else f"{name} ({id})"
+    return name if name == id or name.endswith(f"(pid {client['pid']})") else f"{name} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:
     if uuid == DEFAULT_GPU:
         return "unknown GPU"
-    return f"GPU {uuid}" if gpu is None or gpu["slot"] is None else f"GPU {gpu['slot']} ({uuid})"
+    return f"GPU {uuid}" if gpu is None or gpu["slot"] is None else f"GPU {gpu['slot']}"
 
 
 def seconds(length_s: float) -> str:

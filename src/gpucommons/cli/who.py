@@ -141,12 +141,15 @@ def _cells(row: Document, owners: Document) -> Iterator[str]:
 
 
 def _rest_lines(rest: Mapping[str, Document]) -> Iterator[str]:
+    """What has no owner. What is less than 0.5 % or 0.5 W is in the JSON alone."""
     for row in rest.values():
         parts = (
-            "" if row["memory_bytes"] is None else _bytes(row["memory_bytes"]),
-            "" if row["sm_ratio"] is None else f"SM {_percent(row['sm_ratio'])}",
-            "" if row["power_watts"] is None else _watts(row["power_watts"]),
+            "" if not row["memory_bytes"] else _bytes(row["memory_bytes"]),
+            "" if (row["sm_ratio"] or 0.0) < 0.005 else f"SM {_percent(row['sm_ratio'])}",
+            "" if (row["power_watts"] or 0.0) < 0.5 else _watts(row["power_watts"]),
         )
+        if not any(parts):
+            continue
         yield f"{_INDENT}unattributed {', '.join(filter(None, parts))}: {row['sentence']}"
 
 

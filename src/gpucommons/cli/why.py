@@ -91,10 +91,9 @@ def why(
 
 def _running_line(row: Document, takes_turns: bool) -> str:
     """What limits a program that runs: the sentence of the API."""
-    turns = "" if takes_turns else ", takes no turns"
-    name = (
-        f"{row['name']} (pid {row['pid']}) of {row['account'] or 'an unknown owner'} runs on GPU {row['slot']}{turns}"
-    )
+    name = f"{row['name']} (pid {row['pid']}) of {row['account'] or 'an unknown owner'} on GPU {row['slot']}"
+    if row["limit"] and row["limit"]["kind"] != "parked":
+        name += " runs" if takes_turns else " runs and takes no turns"
     return f"{name}: {row['limit']['sentence']}." if row["limit"] else f"{name}; what limits it is not known."
 
 

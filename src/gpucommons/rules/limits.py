@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.base.text import qualified_name
-from gpucommons.model.gpu import Gpu
+from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.names import slots_by_place
-from gpucommons.model.ownership import WHOLE_SM, ProcessShare
+from gpucommons.model.ownership import WHOLE_SM, Place, ProcessShare
 from gpucommons.model.sharing import ClientSharing, ParkedReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.wait_reasons import wait_sentence
@@ -57,10 +57,14 @@ class ProgramLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """One process on one GPU or MIG device, and what the snapshot has about both. `sm_ratio` is its part of the GPU."""
+    """One process on one GPU or MIG device, and what the snapshot has about both.
+
+    `sm_ratio` and `others` are parts of the GPU, or of the MIG device where it has one.
+    """
 
     share: ProcessShare
     gpu: Gpu | None
+    sm_ratio: float | None
     slot: str
     others: Mapping[str, float]
     client: ClientSharing | None
@@ -69,11 +73,12 @@ class _Program:
     on_disk: bool | None
 
     @property
-    def sm_ratio(self) -> float | None:
-        """None on a MIG device: the driver counts in parts of the whole GPU there."""
-        if self.share.sm is None or self.share.place.gpu_instance_id is not None:
-            return None
-        return self.share.sm.amount / WHOLE_SM
+    def gpm(self) -> GpmReading | None:
+        """The measured activity of its GPU or MIG device."""
+        if self.gpu is None or not self.gpu.mig_enabled:
+            return None if self.gpu is None else self.gpu.gpm
+        instance = _gpu_instance(self.gpu, self.share.place)
+        return None if instance is None else instance.gpm
 
 
 def limits_of(snapshot: Snapshot, shares: Iterable[ProcessShare]) -> list[ProgramLimit | None]:
@@ -87,13 +92,15 @@ def limits_of(snapshot: Snapshot, shares: Iterable[ProcessShare]) -> list[Progra
         by_place.setdefault(share.place, []).append(share)
     clients, parked = _by_pid(readings.sharing)
     trees = readings.processes.trees if readings.processes else None
+    scales = {place: _sm_scale(gpus.get(place.gpu_uuid), place) for place in {share.place for share in everything}}
     return [
         _limit(
             _Program(
                 share,
                 gpus.get(share.place.gpu_uuid),
+                _sm_ratio(share, scales.get(share.place)),
                 slots.get(share.place) or str(share.place.gpu_index),
-                _others(share, by_place.get(share.place, ())),
+                _others(share, by_place.get(share.place, ()), scales.get(share.place)),
                 clients.get(share.pid),
                 parked.get(share.pid),
                 None if trees is None else share.pid in trees.on_core,
@@ -118,12 +125,33 @@ def _owner(share: ProcessShare) -> str:
     return share.workload.user or qualified_name(share.owner.namespace, share.owner.name)
 
 
-def _others(share: ProcessShare, on_device: Iterable[ProcessShare]) -> dict[str, float]:
+def _gpu_instance(gpu: Gpu, place: Place) -> MigInstance | None:
+    return next((each for each in gpu.gpu_instances() if each.gpu_instance_id == place.gpu_instance_id), None)
+
+
+def _sm_scale(gpu: Gpu | None, place: Place) -> float | None:
+    """From a part of the GPU to a part of the device: SM time of MIG devices is weighed by their slices.
+
+    None where the GPU instance is not known.
+    """
+    if place.gpu_instance_id is None:
+        return 1.0
+    own = None if gpu is None else _gpu_instance(gpu, place)
+    if gpu is None or own is None or not own.gpu_instance_slices:
+        return None
+    return sum(each.gpu_instance_slices for each in gpu.gpu_instances()) / own.gpu_instance_slices
+
+
+def _sm_ratio(share: ProcessShare, scale: float | None) -> float | None:
+    return None if share.sm is None or scale is None else min(1.0, share.sm.amount / WHOLE_SM * scale)
+
+
+def _others(share: ProcessShare, on_device: Iterable[ProcessShare], scale: float | None) -> dict[str, float]:
     """What other owners use of the same device, the largest first."""
     found: dict[str, float] = {}
     for other in on_device:
-        if other.owner != share.owner and other.sm is not None:
-            found[_owner(other)] = found.get(_owner(other), 0.0) + other.sm.amount / WHOLE_SM
+        if other.owner != share.owner and (ratio := _sm_ratio(other, scale)) is not None:
+            found[_owner(other)] = found.get(_owner(other), 0.0) + ratio
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -199,7 +227,7 @@ def _not_busy(program: _Program) -> ProgramLimit | None:
 
 
 def _memory(program: _Program) -> ProgramLimit | None:
-    gpm = None if program.gpu is None or program.gpu.mig_enabled else program.gpu.gpm
+    gpm = program.gpm
     if gpm is None or gpm.dram_ratio is None or gpm.dram_ratio < _BANDWIDTH_RATIO:
         return None
     return ProgramLimit(
