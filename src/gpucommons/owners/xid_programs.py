@@ -1,24 +1,29 @@
 """Which program an XID error hit, and whose it is. Computed at each snapshot, after attribution, on the event loop.
 
 The kernel log names the process, if the agent may read it. Otherwise, and where the driver does not know it, the only
-program on the GPU is taken, and none if there are several. An XID often ends its program: who owned a process is
-remembered for a while after it was last seen.
+program on the GPU is taken, and none if there are several. An XID often ends its program: a process that has left a
+GPU is remembered for a while. Those on the GPUs are only looked up when an XID comes: there may be tens of thousands.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
+from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.gpu import RECENT_S, Gpu, XidLine, XidProgram, XidProgramsReading
 from gpucommons.model.names import account_names, billed_to, short_command
+from gpucommons.model.ownership import ProcessShare
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 
 _REMEMBERED_S = 120.0
 # The kernel log has the line within this time of the driver's event, or it has none.
 _SETTLED_S = 3.0
 _KEPT = 64
+_GPU_UUID = attrgetter("place.gpu_uuid")
 
 
 class _Process(NamedTuple):
@@ -27,6 +32,34 @@ class _Process(NamedTuple):
     user: str
     uid: int | None
     seen_s: float
+
+
+class _OnGpus(NamedTuple):
+    """The processes on the GPUs at an instant, and what names them."""
+
+    shares: tuple[ProcessShare, ...] = ()
+    contexts: Mapping[ProcessKey, ProcessContext] = {}
+    allocations: AllocationReading | None = None
+    seen_s: float = -_REMEMBERED_S
+
+    def processes(self, gpu_uuid: str) -> Iterator[_Process]:
+        names = account_names(self.allocations)
+        return (self._process(share, names) for share in self.shares if share.place.gpu_uuid == gpu_uuid)
+
+    def _process(self, share: ProcessShare, names: Mapping[str, str]) -> _Process:
+        context = self.contexts.get(share.key) if share.key else None
+        program = short_command(context.command_line if context else (), share.workload.process_name)
+        user = billed_to(share, names) or ""
+        return _Process(share.pid, program, user, share.workload.uid, self.seen_s)
+
+    def without(self, later: tuple[ProcessShare, ...]) -> Iterator[tuple[str, _Process]]:
+        """The processes, and their GPUs, that are not among the later ones."""
+        if all(list(map(get, self.shares)) == list(map(get, later)) for get in (attrgetter("pid"), _GPU_UUID)):
+            return
+        names, present = account_names(self.allocations), {(share.place.gpu_uuid, share.pid) for share in later}
+        for share in self.shares:
+            if (share.place.gpu_uuid, share.pid) not in present:
+                yield share.place.gpu_uuid, self._process(share, names)
 
 
 class _Event(NamedTuple):
@@ -41,7 +74,9 @@ class _Event(NamedTuple):
 class XidProgramStage:
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._processes: dict[tuple[str, int], _Process] = {}
+        self._on_gpus = _OnGpus()
+        # By GPU and pid, for a while.
+        self._departed: dict[tuple[str, int], _Process] = {}
         self._counts: dict[tuple[str, int], int] = {}
         self._lines_taken = 0
         self._open: list[_Event] = []
@@ -57,7 +92,7 @@ class XidProgramStage:
         for line in readings.kernel_log.lines if readings.kernel_log else ():
             if line.number > self._lines_taken:
                 self._lines_taken = line.number
-                self._take_line(line, gpus)
+                self._take_line(line, gpus, now_s)
         self._open += [event for gpu in gpus for event in self._new_events(gpu, now_s)]
         settled = [event for event in self._open if now_s - event.wall_s >= _SETTLED_S]
         self._open = [event for event in self._open if now_s - event.wall_s < _SETTLED_S]
@@ -68,23 +103,27 @@ class XidProgramStage:
         return replace(readings, xid_programs=XidProgramsReading(tuple(self._found)))
 
     def _remember(self, readings: Readings, now_s: float) -> None:
-        contexts = readings.process_contexts or {}
-        names = account_names(readings.allocations)
-        for share in readings.attribution.processes if readings.attribution else ():
-            context = contexts.get(share.key) if share.key else None
-            program = short_command(context.command_line if context else (), share.workload.process_name)
-            user = billed_to(share, names) or ""
-            key = (share.place.gpu_uuid, share.pid)
-            self._processes[key] = _Process(share.pid, program, user, share.workload.uid, now_s)
-        self._processes = {
-            key: process for key, process in self._processes.items() if now_s - process.seen_s < _REMEMBERED_S
+        if readings.attribution is not None:
+            shares = readings.attribution.processes
+            for uuid, process in self._on_gpus.without(shares):
+                self._departed[uuid, process.pid] = process
+            self._on_gpus = _OnGpus(shares, readings.process_contexts or {}, readings.allocations, now_s)
+        self._departed = {
+            key: process for key, process in self._departed.items() if now_s - process.seen_s < _REMEMBERED_S
         }
 
-    def _take_line(self, line: XidLine, gpus: tuple[Gpu, ...]) -> None:
+    def _processes_of(self, gpu_uuid: str, now_s: float) -> dict[int, _Process]:
+        """By pid, those that have left the GPU included."""
+        processes = {pid: process for (uuid, pid), process in self._departed.items() if uuid == gpu_uuid}
+        if now_s - self._on_gpus.seen_s < _REMEMBERED_S:
+            processes |= {process.pid: process for process in self._on_gpus.processes(gpu_uuid)}
+        return processes
+
+    def _take_line(self, line: XidLine, gpus: tuple[Gpu, ...], now_s: float) -> None:
         gpu = next((gpu for gpu in gpus if _same_place(gpu.identity.pci_bus_id, line.pci)), None)
         if gpu is None or line.pid is None:
             return
-        known = self._processes.get((gpu.identity.uuid, line.pid))
+        known = self._processes_of(gpu.identity.uuid, now_s).get(line.pid)
         process = known or _Process(line.pid, line.program, "", None, line.wall_s)
         self._add(gpu, line.code, line.wall_s, process, certain=True)
 
@@ -93,12 +132,9 @@ class XidProgramStage:
         for code, count in gpu.xid.counts.items():
             key = (gpu.identity.uuid, code)
             if count > self._counts.get(key, 0):
-                recent = (
-                    process
-                    for (uuid, _), process in self._processes.items()
-                    if uuid == gpu.identity.uuid and now_s - process.seen_s < _SETTLED_S
-                )
-                events.append(_Event(gpu, code, now_s, tuple(recent)))
+                processes = self._processes_of(gpu.identity.uuid, now_s).values()
+                recent = tuple(process for process in processes if now_s - process.seen_s < _SETTLED_S)
+                events.append(_Event(gpu, code, now_s, recent))
             self._counts[key] = count
         return events
 
