@@ -60,13 +60,11 @@ class Portion(NamedTuple):
 
 def sum_portions(parts: Iterable[Portion | None]) -> Portion | None:
     """The sum of what is known; None if nothing is. Measured only if all of it is."""
-    total, basis = None, Basis.MEASURED
-    for part in parts:
-        if part is not None:
-            total = part.amount if total is None else total + part.amount
-            if part.basis is not Basis.MEASURED:
-                basis = Basis.APPORTIONED
-    return None if total is None else Portion(total, basis)
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    amounts, bases = zip(*known, strict=True)
+    return Portion(sum(amounts), Basis.MEASURED if bases.count(Basis.MEASURED) == len(bases) else Basis.APPORTIONED)
 
 
 class OwnerKind(StrEnum):

@@ -21,7 +21,7 @@ from gpucommons.model.allocations import (
 )
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.names import job_of_lease
-from gpucommons.model.ownership import Place, ProcessShare
+from gpucommons.model.ownership import Place, Portion, ProcessShare
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.owners.claims import Claim, Claims, account_of
 from gpucommons.owners.slots import SlotTable
@@ -68,22 +68,28 @@ class _Usage:
     milliwatts: int | None = 0
     processes: list[ProcessKey] = field(default_factory=list)
 
-    def add(self, share: ProcessShare, sm_scale: float) -> None:
-        sm, memory, power = share.sm, share.memory, share.power
-        if share.key is not None:
-            self.processes.append(share.key)
-        if sm is None:
-            self.sm = None
-        elif self.sm is not None:
-            self.sm = min(self.sm + min(round(sm[0] * sm_scale), WHOLE_SM), WHOLE_SM)
-        if memory is None:
-            self.memory_bytes = None
-        elif self.memory_bytes is not None:
-            self.memory_bytes += memory[0]
-        if power is None:
-            self.milliwatts = None
-        elif self.milliwatts is not None:
-            self.milliwatts += power[0]
+
+def _usage_of(shares: Sequence[ProcessShare], sm_scale: float) -> _Usage:
+    _, _, keys, memory, sm, power, *_ = zip(*shares, strict=True)
+    sm_amounts = _amounts(sm)
+    if sm_amounts is not None and sm_scale != 1:
+        sm_amounts = [round(amount * sm_scale) for amount in sm_amounts]
+    return _Usage(
+        None if sm_amounts is None else min(sum(sm_amounts), WHOLE_SM),
+        _sum(_amounts(memory)),
+        _sum(_amounts(power)),
+        [key for key in keys if key is not None],
+    )
+
+
+def _amounts(portions: Sequence[Portion | None]) -> Sequence[int] | None:
+    """None if one of them is not known."""
+    amounts = [portion[0] for portion in portions if portion is not None]
+    return amounts if len(amounts) == len(portions) else None
+
+
+def _sum(amounts: Sequence[int] | None) -> int | None:
+    return None if amounts is None else sum(amounts)
 
 
 _UNKNOWN = _Usage(None, None, None)
@@ -96,6 +102,7 @@ class _Row:
     claim: Claim
     fraction: Fraction
     usage: _Usage | None = None
+    shares: list[ProcessShare] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -106,6 +113,23 @@ class _Row:
 class _SlotRows:
     rows: dict[str, _Row] = field(default_factory=dict)
     ownerless: _Usage | None = None
+    ownerless_shares: list[ProcessShare] = field(default_factory=list)
+
+    def shares_of(self, claim: Claim | None) -> list[ProcessShare]:
+        """The list of the workload's processes on this slot."""
+        if claim is None:
+            return self.ownerless_shares
+        row = self.rows.get(claim.id)
+        if row is None:
+            row = self.rows[claim.id] = _Row(claim, _WHOLE)
+        return row.shares
+
+    def sum_up(self, sm_scale: float) -> None:
+        if self.ownerless_shares:
+            self.ownerless = _usage_of(self.ownerless_shares, sm_scale)
+        for row in self.rows.values():
+            if row.shares:
+                row.usage = _usage_of(row.shares, sm_scale)
 
 
 def fold(
@@ -145,27 +169,36 @@ def _place(
     table: SlotTable,
     instances: Mapping[tuple[str, int], tuple[str, int | None]],
 ) -> None:
-    located: dict[tuple[Place, int | None], tuple[SlotInfo, _SlotRows] | None] = {}
+    """Adds the processes to the rows of their workloads. There may be tens of thousands, a second."""
+    located: dict[tuple[Place, int | None], _Here | None] = {}
+    last_place, here = None, None
     for share in processes:
         place = share.place
-        kind, compute_instance = instances.get((place.gpu_uuid, share.pid), _PLAIN) if instances else _PLAIN
-        at = (place, compute_instance)
-        if at not in located:
-            info = table.at(place.gpu_uuid, place.gpu_instance_id, compute_instance)
-            located[at] = None if info is None else (info, slots[info])
-        slot = located[at]
-        if slot is None or kind == _GRAPHICS:
+        # They come GPU by GPU.
+        if place is not last_place or instances:
+            last_place = place
+            kind, compute_instance = instances.get((place.gpu_uuid, share.pid), _PLAIN) if instances else _PLAIN
+            at = (place, compute_instance)
+            if at not in located:
+                info = table.at(place.gpu_uuid, place.gpu_instance_id, compute_instance)
+                located[at] = None if info is None else (info, slots[info], {})
+            here = None if kind == _GRAPHICS else located[at]
+        if here is None:
             continue
-        info, found = slot
-        claim = claim_of(share, info)
-        if claim is None:
-            usage = found.ownerless = found.ownerless or _Usage()
-        else:
-            row = found.rows.get(claim.id)
-            if row is None:
-                row = found.rows[claim.id] = _Row(claim, _WHOLE)
-            usage = row.usage = row.usage or _Usage()
-        usage.add(share, info.sm_scale)
+        info, rows, by_workload = here
+        key = claim_of.workload_key(share)
+        shares = by_workload.get(key)
+        if shares is None:
+            shares = by_workload[key] = rows.shares_of(claim_of(share, info))
+        shares.append(share)
+    for info, rows in slots.items():
+        rows.sum_up(info.sm_scale)
+
+
+# By the identities of objects that live as long as the shares: the workload and its owner; and the id of the lease.
+_WorkloadKey = tuple[int, int, str]
+# A slot, its rows, and the list in which the processes of each workload are gathered.
+_Here = tuple[SlotInfo, _SlotRows, dict[_WorkloadKey, list[ProcessShare]]]
 
 
 class _ClaimOf:
@@ -193,14 +226,18 @@ class _ClaimOf:
         }
         self._group_of = group_of
         self._lease_of = lease_of
-        # By the identities of objects that live as long as the shares and slots.
-        self._known: dict[tuple[int, int, int, str], Claim | None] = {}
+        # By the slot too where leases make a difference.
+        self._known: dict[tuple[_WorkloadKey, int], Claim | None] = {}
+
+    def workload_key(self, share: ProcessShare) -> _WorkloadKey:
+        lease = self._lease_of.get(share.key, "") if self._lease_of and share.key is not None else ""
+        return id(share.workload), id(share.owner), lease
 
     def __call__(self, share: ProcessShare, info: SlotInfo) -> Claim | None:
-        lease = self._lease_of.get(share.key, "") if share.key is not None else ""
-        key = (id(share.workload), id(share.owner), id(info) if self._leased else 0, lease)
+        workload = self.workload_key(share)
+        key = workload, id(info) if self._leased else 0
         if key not in self._known:
-            self._known[key] = self._find(share, info, lease)
+            self._known[key] = self._find(share, info, workload[2])
         return self._known[key]
 
     def _find(self, share: ProcessShare, info: SlotInfo, lease: str) -> Claim | None:

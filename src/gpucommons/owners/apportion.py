@@ -198,15 +198,9 @@ def device_of(gpu: Gpu, view: PidView) -> DeviceTotals:
     )
 
 
-def residents_of(processes: Sequence[GpuProcess]) -> list[Resident]:
-    return [
-        Resident(
-            process.used_memory_bytes,
-            None if process.sm_percent is None else process.sm_percent * _PERCENT,
-            process.gpu_instance_id,
-        )
-        for process in processes
-    ]
+def resident_of(process: GpuProcess) -> Resident:
+    percent = process.sm_percent
+    return Resident(process.used_memory_bytes, None if percent is None else percent * _PERCENT, process.gpu_instance_id)
 
 
 def _busy(gpu: Gpu) -> int | None:

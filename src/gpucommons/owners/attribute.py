@@ -24,7 +24,7 @@ from gpucommons.model.ownership import (
     sum_portions,
 )
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity, ProcessKey
-from gpucommons.owners.apportion import Apportionment, Rest, apportion, device_of, residents_of
+from gpucommons.owners.apportion import Apportionment, Resident, Rest, apportion, device_of, resident_of
 from gpucommons.owners.owner import OwnerRules, owner_of
 from gpucommons.owners.process_identity import IdentityTable
 from gpucommons.owners.workload import Surroundings, resolve
@@ -47,9 +47,9 @@ class Finding(NamedTuple):
     steps: tuple[str, ...]
 
 
-# A process of the GPU, its place, what is known of it, and whether its utilisation may be that of an earlier process
-# with its pid.
-ProcessEntry = tuple[GpuProcess, Place, Finding, bool]
+# A process of the GPU, the same for apportioning, its place, what is known of it, and whether its utilisation may be
+# that of an earlier process with its pid.
+ProcessEntry = tuple[GpuProcess, Resident, Place, Finding, bool]
 
 
 class GpuFold(NamedTuple):
@@ -70,16 +70,16 @@ def fold(
     owned: dict[str, list[ProcessShare]] = {}
     parts = zip(entries, split.memory.parts, split.sm.parts, split.power.parts, strict=True)
     same_position = chain(before, repeat(None))
-    for ((process, place, finding, departed_sample), memory, sm, power), last in zip(
+    for ((process, _, place, finding, departed_sample), memory, sm, power), last in zip(
         parts, same_position, strict=False
     ):
         if departed_sample and process.sm_percent is not None:
             rest.leave(Reason.PROCESS_GONE, None, sm, power)
             sm = power = None
         key, holder, owner, reason, workload, steps = finding
-        share = ProcessShare(place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
-        if share == last:
-            share = last
+        # A plain tuple is made and compared in a fifth of the time.
+        fields = (place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
+        share = last if last is not None and fields == last else ProcessShare._make(fields)
         processes.append(share)
         if owner is None:
             rest.leave(reason or Reason.NO_OWNER, memory, sm, power)
@@ -93,15 +93,8 @@ def fold(
 def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> OwnerShare:
     owner = shares[0].owner
     assert owner is not None
-    return OwnerShare(
-        uuid,
-        index,
-        owner,
-        len(shares),
-        sum_portions([share.memory for share in shares]),
-        sum_portions([share.sm for share in shares]),
-        sum_portions([share.power for share in shares]),
-    )
+    _, _, _, memory, sm, power, *_ = zip(*shares, strict=True)
+    return OwnerShare(uuid, index, owner, len(shares), sum_portions(memory), sum_portions(sm), sum_portions(power))
 
 
 @dataclass(slots=True)
@@ -169,7 +162,10 @@ _Findings = dict[ProcessKey, Finding]
 
 
 class Attributor:
-    """A finding does not name the GPU: a process has one finding on all GPUs that are allocated to the same pods."""
+    """A finding does not name the GPU: a process has one finding on all GPUs that are allocated to the same pods.
+
+    While processes and surroundings stay the same, the entry of a row that the driver has not changed is kept.
+    """
 
     def __init__(self, rules: OwnerRules | None = None) -> None:
         self._rules = rules or OwnerRules()
@@ -182,17 +178,22 @@ class Attributor:
         self._keys: dict[int, ProcessKey] = {}
         # Within one reading, for processes on several GPUs: the key that the driver's row has, and what is known of it.
         self._looked_up: dict[int, tuple[ProcessKey | None, ProcessIdentity | Reason]] = {}
-        # By GPU, of the last reading.
+        self._places: dict[Place, tuple[Place, _Findings]] = {}
+        # By GPU and index, and by GPU: of the last reading.
+        self._kept: dict[tuple[str, int], list[ProcessEntry]] = {}
         self._shares: dict[str, list[ProcessShare]] = {}
 
     def attribute(self, reading: GpuReading, identities: IdentityTable, around: Surroundings) -> Attribution:
         """`around` must be the same object for as long as nothing in it has changed."""
         self._forget(identities, around)
-        self._keys_before, self._keys, self._looked_up = self._keys, {}, {}
-        folds = []
+        self._looked_up = {}
+        folds, kept = [], {}
         for gpu in reading.present_gpus():
-            entries = self._entries(gpu, identities)
-            folds.append(fold(gpu, entries, self._split(gpu, identities.view), self._shares.get(gpu.identity.uuid, ())))
+            at = gpu.identity.uuid, gpu.identity.index
+            entries = kept[at] = self._entries(gpu, identities, self._kept.get(at, ()))
+            split = self._split(gpu, identities.view, [entry[1] for entry in entries])
+            folds.append(fold(gpu, entries, split, self._shares.get(gpu.identity.uuid, ())))
+        self._kept = kept
         self._shares = {each.account.gpu_uuid: each.processes for each in folds}
         return Attribution(
             processes=tuple(row for each in folds for row in each.processes),
@@ -204,25 +205,29 @@ class Attributor:
 
     def _forget(self, identities: IdentityTable, around: Surroundings) -> None:
         """Forget the findings on processes that have ended, and all findings in other surroundings."""
+        self._keys_before = self._keys
+        if around is self._around and identities is self._identities:
+            return
+        self._keys, self._kept, self._places = {}, {}, {}
         if around is not self._around:
             self._findings = {}
-        elif identities is not self._identities:
+        else:
             for pods, findings in self._findings.items():
                 self._findings[pods] = {key: one for key, one in findings.items() if key in identities.by_key}
         self._around, self._identities = around, identities
 
-    def _entries(self, gpu: Gpu, identities: IdentityTable) -> list[ProcessEntry]:
+    def _entries(self, gpu: Gpu, identities: IdentityTable, before: Sequence[ProcessEntry]) -> list[ProcessEntry]:
         """The finding on each process; earlier findings on the same process are still valid."""
         entries: list[ProcessEntry] = []
-        places: dict[int | None, tuple[Place, _Findings]] = {}
-        for process in gpu.processes or ():
-            here = places.get(process.gpu_instance_id)
-            if here is None:
-                here = places[process.gpu_instance_id] = self._place(gpu, process.gpu_instance_id)
-            place, findings = here
+        for process, last in zip(gpu.processes or (), chain(before, repeat(None)), strict=False):
+            if last is not None and last[0] is process and not last[4]:
+                entries.append(last)
+                continue
+            resident = resident_of(process)
+            place, findings = self._place(gpu, process.gpu_instance_id)
             identity = self._identity(process, identities)
             if isinstance(identity, Reason):
-                entries.append((process, place, _unseen(identity, identities.view), False))
+                entries.append((process, resident, place, _unseen(identity, identities.view), False))
                 continue
             key = identity.key
             finding = findings.get(key)
@@ -231,12 +236,15 @@ class Attributor:
             self._keys[process.pid] = key
             # Another process had this pid in the last reading: the driver's samples may still belong to it.
             is_new_process = self._keys_before.get(process.pid, key) != key
-            entries.append((process, place, finding, is_new_process))
+            entries.append((process, resident, place, finding, is_new_process))
         return entries
 
     def _place(self, gpu: Gpu, instance_id: int | None) -> tuple[Place, _Findings]:
         place = Place(gpu.identity.uuid, gpu.identity.index, instance_id)
-        return place, self._findings.setdefault(self._around.pods_by_place.get(place, ()), {})
+        if place not in self._places:
+            findings = self._findings.setdefault(self._around.pods_by_place.get(place, ()), {})
+            self._places[place] = place, findings
+        return self._places[place]
 
     def _identity(self, process: GpuProcess, identities: IdentityTable) -> ProcessIdentity | Reason:
         known = self._looked_up.get(process.pid)
@@ -246,10 +254,10 @@ class Attributor:
         self._looked_up[process.pid] = (process.key, found)
         return found
 
-    def _split(self, gpu: Gpu, view: PidView) -> Apportionment:
+    def _split(self, gpu: Gpu, view: PidView, residents: Sequence[Resident]) -> Apportionment:
         device = device_of(gpu, view)
         idle_milliwatts = self._idle_power.see(gpu.identity.uuid, device.busy, device.power_milliwatts)
-        return apportion(device, residents_of(gpu.processes or ()), idle_milliwatts)
+        return apportion(device, residents, idle_milliwatts)
 
     def _judge(self, identity: ProcessIdentity, place: Place) -> Finding:
         candidate, steps = resolve(identity, place, self._around)
