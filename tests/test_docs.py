@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from gpucommons.agent.idle.channels import check_idle, idle_channels
-from gpucommons.agent.leases.leasing import lease_terms
+from gpucommons.agent.leases.leasing import check_lease_quotas
 from gpucommons.agent.sharing.rules import check_rules, program_rules
 from gpucommons.agent.sharing.settings import check_scheduler
 from gpucommons.config.load import load
@@ -79,7 +79,7 @@ def test_the_settings_of_every_recipe_are_valid(tmp_path: Path) -> None:
         file.write_text(block)
         settings = load(file, {}, {}).settings
         assert settings != Settings(), name
-        lease_terms(settings)
+        check_lease_quotas(settings)
         check_idle(settings)
 
 
@@ -87,6 +87,8 @@ def test_five_students_may_share_a_gpu(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "recipes/five-students.md").read_text(), re.DOTALL)
     file = tmp_path / "gpucommons.toml"
     file.write_text(block)
-    terms = lease_terms(load(file, {}, {}).settings)
-    assert terms.share_limit == 5
-    assert 5 * (terms.quotas[0].sm_percent or 100) <= 100
+    settings = load(file, {}, {}).settings
+    check_lease_quotas(settings)
+    assert settings.leases.share_limit == 5
+    (quota,) = settings.lease_quotas.values()
+    assert 5 * (quota.sm_percent or 100) <= 100

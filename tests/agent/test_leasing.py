@@ -14,7 +14,7 @@ import pytest
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from gpucommons.agent.leases.facts import gpu_programs, leasable_slots, manager_of, user_facts
-from gpucommons.agent.leases.leasing import Leasing, is_descendant, lease_terms, start_ticks_of
+from gpucommons.agent.leases.leasing import Leasing, check_lease_quotas, is_descendant, start_ticks_of
 from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings, LedgerSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
@@ -143,7 +143,7 @@ def test_the_system_that_allocates_the_gpus(readings: Readings, manager: str | N
 def test_a_quota_that_has_no_meaning_is_refused(quota: LeaseQuotaSettings, ledger: bool, words: str) -> None:
     settings = replace(Settings(), lease_quotas={"x": quota}, ledger=LedgerSettings(enabled=ledger))
     with pytest.raises(ConfigError, match=words):
-        lease_terms(settings)
+        check_lease_quotas(settings)
 
 
 def test_hours_are_those_of_the_accounts() -> None:

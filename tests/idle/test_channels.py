@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from gpucommons.base.address import parse_remote_address
-from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, SmtpServer, Webhook
+from gpucommons.config.accounts import MailSettings, WebhookSettings
+from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, Webhook
 from prometheus_server import free_port
 from receivers import PASSWORD, USER, hook, mailbox, silent_server
 
@@ -24,7 +24,7 @@ def failure(channel: Channel, letter: Letter = LETTER) -> DeliveryFailed:
 
 
 def plain(server: str, timeout_s: float = 20.0) -> Email:
-    return Email(SmtpServer(parse_remote_address(server), "none", "gpus@example.org"), timeout_s)
+    return Email(MailSettings(server, "none", sender="gpus@example.org"), timeout_s)
 
 
 def test_an_email_arrives_with_its_headers() -> None:
@@ -46,10 +46,9 @@ def test_an_email_over_starttls_with_a_login(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("wrong\n")
     with mailbox(tls=tls) as (box, server):
-        address = parse_remote_address(server)
 
         def email(ca_file: str) -> Email:
-            return Email(SmtpServer(address, "starttls", "gpus@example.org", USER, str(secret), ca_file))
+            return Email(MailSettings(server, "starttls", ca_file, USER, str(secret), "gpus@example.org"))
 
         trusting = email(str(authority.file))
         wrong = failure(trusting)
@@ -84,29 +83,29 @@ def test_a_mail_server_that_is_not_there_or_does_not_answer() -> None:
 
 def test_the_webhook_gets_text_that_calls_no_one(tmp_path: Path) -> None:
     with hook() as (made, url):
-        Webhook(url).deliver(LETTER)
+        Webhook(WebhookSettings(url)).deliver(LETTER)
         file = tmp_path / "url"
         file.write_text(f"{url}\n")
-        Webhook(url_file=str(file)).deliver(LETTER)
+        Webhook(WebhookSettings(url_file=str(file))).deliver(LETTER)
     expected = "GPU 3 of gpu1 is idle: größer &lt;!channel&gt; @\u200ball &amp; co."
     assert made.bodies == [{"text": expected}] * 2
-    assert "cannot read" in str(failure(Webhook(url_file=str(tmp_path / "none"))))
+    assert "cannot read" in str(failure(Webhook(WebhookSettings(url_file=str(tmp_path / "none")))))
 
 
 @pytest.mark.parametrize(("status", "final"), [(404, True), (400, True), (302, True), (429, False), (503, False)])
 def test_refusals_of_the_webhook(status: int, final: bool) -> None:
     with hook() as (made, url):
         made.statuses = [status]
-        refused = failure(Webhook(url))
+        refused = failure(Webhook(WebhookSettings(url)))
     assert refused.final is final
     assert str(refused) == f"the webhook answered with status {status}"
 
 
 def test_a_webhook_that_is_not_there_or_does_not_answer_is_named_without_its_secret() -> None:
-    gone = failure(Webhook(f"http://127.0.0.1:{free_port()}/services/secret"))
+    gone = failure(Webhook(WebhookSettings(f"http://127.0.0.1:{free_port()}/services/secret")))
     assert "cannot reach the webhook" in str(gone)
     with silent_server() as port:
-        silent = failure(Webhook(f"http://127.0.0.1:{port}/services/secret", timeout_s=0.2))
+        silent = failure(Webhook(WebhookSettings(f"http://127.0.0.1:{port}/services/secret"), timeout_s=0.2))
     assert str(silent) == "the webhook does not answer in time"
     assert "secret" not in f"{gone} {silent}"
     assert (gone.final, silent.final) == (False, False)

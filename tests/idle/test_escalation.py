@@ -5,17 +5,24 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucommons.idle.escalation import EscalationState, EscalationTerms, IdleHolder, StepsTaken, find_due_steps, reached
+from gpucommons.config.accounts import IdleSettings
+from gpucommons.idle.escalation import EscalationState, IdleHolder, StepsTaken, find_due_steps, reached
 from gpucommons.model.idle import IdleStep
 
 NOTIFY, REMIND, ACT = IdleStep.NOTIFY, IdleStep.REMIND, IdleStep.ACT
-TERMS = EscalationTerms(after_s=100, remind_after_s=50, act_after_s=120)
+
+
+def _terms(after_s: float, remind_after_s: float, act_after_s: float) -> IdleSettings:
+    return IdleSettings(after_s=after_s, remind_after_s=remind_after_s, act_after_s=act_after_s)
+
+
+TERMS = _terms(100, 50, 120)
 
 
 class Escalated:
     """One holder; what is sent arrives at once unless the test says otherwise."""
 
-    def __init__(self, terms: EscalationTerms = TERMS, *, arrives: bool = True) -> None:
+    def __init__(self, terms: IdleSettings = TERMS, *, arrives: bool = True) -> None:
         self.terms, self.arrives = terms, arrives
         self.escalation: EscalationState = {}
 
@@ -81,8 +88,8 @@ def test_a_message_of_an_earlier_period_allows_no_action() -> None:
 
 
 def test_exempt_holders_and_terms_without_a_step() -> None:
-    assert [Escalated().at(5000, is_exempt=True), Escalated(EscalationTerms(0, 50, 120)).at(5000)] == [[], []]
-    holder = Escalated(EscalationTerms(100, 0, 0))
+    assert [Escalated().at(5000, is_exempt=True), Escalated(_terms(0, 50, 120)).at(5000)] == [[], []]
+    holder = Escalated(_terms(100, 0, 99_999))
     assert [holder.at(float(idle_s)) for idle_s in (100, 1000, 9000)] == [[NOTIFY], [], []]
     holder = Escalated()
     assert [holder.at(float(idle_s), can_act=False) for idle_s in (100, 150, 9000)] == [[NOTIFY], [REMIND], []]
@@ -107,10 +114,8 @@ moves = st.lists(
 
 
 @settings(max_examples=300)
-@given(
-    moves, st.sampled_from([TERMS, EscalationTerms(10, 0, 30), EscalationTerms(10, 300, 1), EscalationTerms(50, 20, 0)])
-)
-def test_whatever_happens(steps: list[tuple[str, str, float]], terms: EscalationTerms) -> None:
+@given(moves, st.sampled_from([TERMS, _terms(10, 0, 30), _terms(10, 300, 1), _terms(50, 20, 99_999)]))
+def test_whatever_happens(steps: list[tuple[str, str, float]], terms: IdleSettings) -> None:
     """Each step at most once in an idle period, in order, and the action only after a message arrived.
 
     A restart keeps what the record holds: the idle time and the escalation.

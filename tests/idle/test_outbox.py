@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gpucommons.base.address import Address
-from gpucommons.idle.channels import Delivery, DeliveryFailed, Email, Letter, Outbox, Patience, SmtpServer, Webhook
+from gpucommons.config.accounts import MailSettings, WebhookSettings
+from gpucommons.idle.channels import Delivery, DeliveryFailed, Email, Letter, Outbox, Patience, Webhook
 from prometheus_server import free_port
 from receivers import hook, mailbox, silent_server
 from waiting import until
@@ -19,7 +19,7 @@ def test_a_webhook_that_fails_twice_gets_the_letter_once(caplog: pytest.LogCaptu
     done: list[Delivery] = []
     with hook() as (made, url), caplog.at_level(logging.INFO):
         made.statuses = [503, 503]
-        outbox = Outbox(Webhook(url), done.append, SOON)
+        outbox = Outbox(Webhook(WebhookSettings(url)), done.append, SOON)
         outbox.start()
         outbox.submit(LETTER)
         until(lambda: done, "it is delivered")
@@ -38,7 +38,7 @@ def test_a_webhook_that_fails_twice_gets_the_letter_once(caplog: pytest.LogCaptu
 
 def test_a_letter_is_given_up_at_its_age_and_the_state_says_why() -> None:
     done: list[Delivery] = []
-    channel = Email(SmtpServer(Address("127.0.0.1", free_port()), "none", "gpus@example.org"))
+    channel = Email(MailSettings(f"127.0.0.1:{free_port()}", "none", sender="gpus@example.org"))
     outbox = Outbox(channel, done.append, Patience(0.01, 0.02, give_up_s=0.1))
     outbox.start()
     outbox.submit(LETTER)
@@ -54,8 +54,7 @@ def test_a_letter_is_given_up_at_its_age_and_the_state_says_why() -> None:
 def test_a_refused_recipient_does_not_make_the_channel_look_broken() -> None:
     done: list[Delivery] = []
     with mailbox() as (box, server):
-        host, _, port = server.partition(":")
-        outbox = Outbox(Email(SmtpServer(Address(host, int(port)), "none", "gpus@example.org")), done.append, SOON)
+        outbox = Outbox(Email(MailSettings(server, "none", sender="gpus@example.org")), done.append, SOON)
         outbox.start()
         outbox.submit(LETTER._replace(address="unknown@example.org"))
         until(lambda: done, "it is refused")
@@ -71,7 +70,9 @@ def test_a_refused_recipient_does_not_make_the_channel_look_broken() -> None:
 def test_a_server_that_never_answers_delays_nothing_and_drops_what_is_too_much() -> None:
     done: list[Delivery] = []
     with silent_server() as port:
-        outbox = Outbox(Webhook(f"http://127.0.0.1:{port}/", timeout_s=30.0), done.append, SOON, max_letters=3)
+        outbox = Outbox(
+            Webhook(WebhookSettings(f"http://127.0.0.1:{port}/"), timeout_s=30.0), done.append, SOON, max_letters=3
+        )
         outbox.start()
         outbox.submit(LETTER)
         until(lambda: outbox.state.waiting == 1 and outbox._queue.empty(), "the first is under way")
@@ -86,7 +87,7 @@ def test_a_server_that_never_answers_delays_nothing_and_drops_what_is_too_much()
 
 
 def test_a_letter_that_waits_for_its_next_try_is_handed_back() -> None:
-    channel = Webhook(f"http://127.0.0.1:{free_port()}/")
+    channel = Webhook(WebhookSettings(f"http://127.0.0.1:{free_port()}/"))
     outbox = Outbox(channel, lambda _: None, Patience(first_s=600.0, max_s=600.0))
     outbox.start()
     outbox.submit(LETTER)
@@ -97,8 +98,7 @@ def test_a_letter_that_waits_for_its_next_try_is_handed_back() -> None:
 def test_a_recipient_that_is_refused_for_now_holds_back_no_other_letter() -> None:
     done: list[Delivery] = []
     with mailbox() as (box, server):
-        host, _, port = server.partition(":")
-        channel = Email(SmtpServer(Address(host, int(port)), "none", "gpus@example.org"))
+        channel = Email(MailSettings(server, "none", sender="gpus@example.org"))
         outbox = Outbox(channel, done.append, Patience(first_s=600.0, max_s=600.0))
         outbox.start()
         full = LETTER._replace(address="full@example.org")

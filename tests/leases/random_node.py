@@ -3,13 +3,14 @@
 import random
 from dataclasses import dataclass, field, replace
 
+from gpucommons.config.accounts import LeasesSettings
 from gpucommons.leases.policy.plan import fits
 from gpucommons.leases.policy.queue import LeaseQueue, SettledLeases
-from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, SlotUse, UserFacts
 from gpucommons.model.leases import Lease, LeaseRequest, Reservation
 
 GIB = 2**30
-TERMS = LeaseTerms(pass_limit_s=600.0, share_limit=3, no_show_after_s=300.0)
+SETTINGS = LeasesSettings(pass_limit_s=600.0, share_limit=3, no_show_after_s=300.0)
 
 
 def whole(number: int, **changes: object) -> LeasableSlot:
@@ -25,7 +26,7 @@ def mig(gpu: int, number: int) -> LeasableSlot:
 @dataclass
 class RandomNode:
     dice: random.Random
-    terms: LeaseTerms = TERMS
+    settings: LeasesSettings = SETTINGS
     gpus: int = 4
     # Of the requests that share. Both kinds meet where leases.mps was changed while leases were held.
     mps_part: float = 0.6
@@ -39,7 +40,7 @@ class RandomNode:
     no_shows: int = 0
 
     def __post_init__(self) -> None:
-        self.queue = LeaseQueue(self.terms)
+        self.queue = LeaseQueue(self.settings)
         self.slots = {slot.uuid: slot for slot in (*map(whole, range(self.gpus)), mig(9, 0), mig(9, 1))}
         self.read()
 
@@ -129,7 +130,7 @@ class RandomNode:
     def restart(self) -> None:
         """The agent starts again from its record. Most clients come back, some have died meanwhile."""
         before = self.queue.record()
-        self.queue = LeaseQueue(self.terms, before, self.now_s)
+        self.queue = LeaseQueue(self.settings, (), before, self.now_s)
         assert self.queue.record() == before
         self.settle()
         self.read()
@@ -162,7 +163,7 @@ class RandomNode:
         return [
             request
             for request in self.queue.waiting.values()
-            if self.now_s - since_s.get(request.id, self.now_s) >= self.terms.pass_limit_s
+            if self.now_s - since_s.get(request.id, self.now_s) >= self.settings.pass_limit_s
             and not self.queue.is_absent(request.id)
         ]
 
@@ -175,7 +176,7 @@ class RandomNode:
                 on_slot.setdefault(uuid, []).append(lease.request)
         for requests in on_slot.values():
             assert len(requests) == 1 or all(request.share for request in requests)
-            assert len(requests) <= self.terms.share_limit
+            assert len(requests) <= self.settings.share_limit
             assert len({request.mps for request in requests}) == 1, "a lease under MPS next to one without it"
             assert sum(request.sm_percent or 0 for request in requests) <= 100
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpucommons.leases.policy.values import LeasableSlot, LeaseTerms
+from gpucommons.config.accounts import LeasesSettings
+from gpucommons.leases.policy.values import LeasableSlot
 from gpucommons.leases.protocol import Line
 from gpucommons.leases.service.limits import LeaseHost
 from gpucommons.leases.service.record import LeaseRecord
@@ -43,7 +44,6 @@ class Inbox:
 class SteppedService:
     directory: Path
     slots: tuple[LeasableSlot, ...]
-    terms: LeaseTerms = field(default_factory=LeaseTerms)
     wall_s: float = 1_800_000_000.0
     monotonic_s: float = 50.0
     boot_id: str = "boot-1"
@@ -71,9 +71,8 @@ class SteppedService:
             self.reports.append,
             self.send_signal,
         )
-        self.service = LeaseService(
-            self.terms, record, host, enforcement=self.enforcement, mps=self.mps, at_limit=self.at_limit
-        )
+        settings = LeasesSettings(at_limit=self.at_limit)
+        self.service = LeaseService(settings, (), record, host, enforcement=self.enforcement, mps=self.mps)
 
     def send_signal(self, process: ProcessKey, number: signal.Signals) -> str:
         self.signals.append((process, number))

@@ -1,17 +1,17 @@
 """The rules of the queue, one by one."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
 from gpucommons.leases.policy.queue import HOLD_LEASE_S, HOLD_PLACE_S, LeaseQueue
 from gpucommons.leases.policy.values import (
     KeptRoom,
     LeasableSlot,
-    LeaseQuota,
     LeaseRefused,
-    LeaseTerms,
     SlotUse,
     UserFacts,
 )
@@ -21,8 +21,13 @@ from leases.random_node import GIB, mig, whole
 ALICE, BOB, CHEN = (1, "alice"), (2, "bob"), (3, "chen")
 
 
-def opened(*slots: LeasableSlot, terms: LeaseTerms | None = None, users: UserFacts | None = None) -> LeaseQueue:
-    queue = LeaseQueue(terms)
+def opened(
+    *slots: LeasableSlot,
+    settings: LeasesSettings | None = None,
+    quotas: Iterable[LeaseQuotaSettings] = (),
+    users: UserFacts | None = None,
+) -> LeaseQueue:
+    queue = LeaseQueue(settings, quotas)
     queue.update_slots(slots, 0.0, users or UserFacts())
     return queue
 
@@ -104,7 +109,7 @@ def test_a_small_request_passes_a_big_one_only_if_it_ends_before_the_estimate() 
 
 def test_the_estimate_is_kept_when_the_running_lease_lasts_longer() -> None:
     """Otherwise an estimate that moves would let later requests pass again and again."""
-    queue = opened(whole(0), whole(1), terms=LeaseTerms(pass_limit_s=10_000.0))
+    queue = opened(whole(0), whole(1), settings=LeasesSettings(pass_limit_s=10_000.0))
     asked(queue, ALICE, limit_s=100.0)
     granted(queue)
     asked(queue, BOB, gpus=2)
@@ -148,7 +153,7 @@ def test_a_start_behind_an_earlier_request_whose_start_is_not_known_is_not_known
 
 
 def test_sharing_takes_a_free_slot_first_and_then_joins_others_up_to_the_limit() -> None:
-    queue = opened(whole(0), whole(1), terms=LeaseTerms(share_limit=2))
+    queue = opened(whole(0), whole(1), settings=LeasesSettings(share_limit=2))
     ids = [asked(queue, (n, f"user{n}"), share=True) for n in range(5)]
     found = granted(queue)
     assert [found.get(id) for id in ids] == [("GPU-0",), ("GPU-1",), ("GPU-0",), ("GPU-1",), None]
@@ -261,9 +266,9 @@ def test_a_node_without_gpus_and_one_with_a_lost_gpu_say_so() -> None:
 
 
 def test_quotas_of_users_groups_and_hours() -> None:
-    terms = LeaseTerms(quotas=(LeaseQuota(user="*", gpus=2), LeaseQuota(group="students", gpus=3)))
+    quotas = (LeaseQuotaSettings(user="*", gpus=2), LeaseQuotaSettings(group="students", gpus=3))
     users = UserFacts({"students": frozenset({"alice", "bob"})})
-    queue = opened(*map(whole, range(6)), terms=terms, users=users)
+    queue = opened(*map(whole, range(6)), quotas=quotas, users=users)
     ids = [asked(queue, who) for who in (ALICE, ALICE, ALICE, BOB, BOB, CHEN)]
     assert set(granted(queue)) == {ids[0], ids[1], ids[3], ids[5]}
     assert queue.waits[ids[2]].detail == "user alice has 2 of 2 GPUs"
@@ -274,7 +279,7 @@ def test_quotas_of_users_groups_and_hours() -> None:
     with pytest.raises(LeaseRefused, match="3 GPUs requested, and user chen has 0 of 2 GPUs"):
         asked(queue, CHEN, gpus=3)
     spent = opened(
-        whole(0), terms=LeaseTerms(quotas=(LeaseQuota("*", hours=10),)), users=UserFacts({}, {"alice": 10, "bob": 9.9})
+        whole(0), quotas=(LeaseQuotaSettings("*", hours=10),), users=UserFacts({}, {"alice": 10, "bob": 9.9})
     )
     with pytest.raises(LeaseRefused, match=r"has used 10.0 of 10 GPU-hours in 30 days"):
         asked(spent, ALICE)
@@ -333,7 +338,7 @@ def test_a_reservation_is_for_the_next_lease_of_its_user_only() -> None:
 
 
 def test_a_reservation_is_used_by_a_lease_on_one_of_its_slots() -> None:
-    queue = opened(*map(whole, range(3)), terms=LeaseTerms(no_show_after_s=300.0))
+    queue = opened(*map(whole, range(3)), settings=LeasesSettings(no_show_after_s=300.0))
     queue.reserve(*ALICE, 2, 100.0, 5000.0, 0.0)
     own = asked(queue, ALICE, 100.0)
     assert set(granted(queue, 100.0)) == {own}
@@ -355,7 +360,7 @@ def test_a_reservation_of_no_time_is_refused() -> None:
 
 
 def test_one_lease_without_a_limit_makes_the_start_a_guess() -> None:
-    queue = opened(whole(0), terms=LeaseTerms(share_limit=2))
+    queue = opened(whole(0), settings=LeasesSettings(share_limit=2))
     asked(queue, ALICE, share=True, limit_s=100.0)
     asked(queue, BOB, share=True)
     assert len(granted(queue)) == 2
@@ -380,7 +385,7 @@ def test_a_client_that_is_not_back_after_a_restart_is_not_served_and_keeps_its_s
     holder, waits = asked(before, ALICE), asked(before, BOB)
     granted(before)
     before.end(holder, 10.0)
-    queue = LeaseQueue(None, before.record(), 20.0)
+    queue = LeaseQueue(None, (), before.record(), 20.0)
     queue.update_slots((whole(0),), 20.0, UserFacts())
     later = asked(queue, CHEN, 20.0)
     assert granted(queue, 20.0) == {}
@@ -412,8 +417,8 @@ def test_a_refusal_names_the_largest_gpu() -> None:
 
 def test_a_promise_is_given_up_while_a_request_is_not_eligible() -> None:
     """An estimate from before would keep a slot for a request that its quota does not allow now."""
-    terms = LeaseTerms(quotas=(LeaseQuota("*", gpus=1),))
-    queue = opened(whole(0), terms=terms)
+    quotas = (LeaseQuotaSettings("*", gpus=1),)
+    queue = opened(whole(0), quotas=quotas)
     first = asked(queue, ALICE, limit_s=1000.0)
     granted(queue)
     second = asked(queue, BOB)
@@ -430,7 +435,7 @@ def test_a_promise_is_given_up_while_a_request_is_not_eligible() -> None:
 
 
 def test_an_unused_reservation_is_released_and_a_used_one_is_not() -> None:
-    queue = opened(whole(0), whole(1), terms=LeaseTerms(no_show_after_s=300.0))
+    queue = opened(whole(0), whole(1), settings=LeasesSettings(no_show_after_s=300.0))
     queue.reserve(*ALICE, 1, 100.0, 5000.0, 0.0)
     queue.reserve(*BOB, 1, 100.0, 5000.0, 0.0)
     used = asked(queue, BOB, 100.0)
@@ -459,9 +464,9 @@ def test_reservations_beyond_the_node_its_time_and_its_limits_are_refused() -> N
 
 
 def test_quotas_add_up_the_reservations_of_one_time() -> None:
-    terms = LeaseTerms(quotas=(LeaseQuota("*", gpus=2), LeaseQuota(group="lab", gpus=3)))
+    quotas = (LeaseQuotaSettings("*", gpus=2), LeaseQuotaSettings(group="lab", gpus=3))
     users = UserFacts({"lab": frozenset({"alice", "bob"})})
-    queue = opened(*map(whole, range(8)), terms=terms, users=users)
+    queue = opened(*map(whole, range(8)), quotas=quotas, users=users)
     queue.reserve(*ALICE, 2, 1000.0, 2000.0, 0.0)
     for from_s, until_s in ((1000.0, 2000.0), (0.0, 1001.0), (1999.0, 5000.0), (1200.0, 1300.0), (0.0, 9000.0)):
         with pytest.raises(LeaseRefused, match="user alice has 2 of 2 GPUs, reservations of that time included"):
@@ -472,15 +477,15 @@ def test_quotas_add_up_the_reservations_of_one_time() -> None:
     queue.reserve(*BOB, 1, 2500.0, 2600.0, 0.0)
     queue.reserve(*CHEN, 2, 1000.0, 2000.0, 0.0)
     # Two that follow each other are never held at once.
-    two = opened(*map(whole, range(8)), terms=LeaseTerms(quotas=(LeaseQuota("*", gpus=2),)))
+    two = opened(*map(whole, range(8)), quotas=(LeaseQuotaSettings("*", gpus=2),))
     two.reserve(*ALICE, 1, 0.0, 1000.0, 0.0)
     two.reserve(*ALICE, 1, 1000.0, 2000.0, 0.0)
     two.reserve(*ALICE, 1, 0.0, 2000.0, 0.0)
 
 
 def test_a_reservation_that_is_not_used_counts_against_its_users_quota() -> None:
-    terms = LeaseTerms(quotas=(LeaseQuota("*", gpus=2),))
-    queue = opened(*map(whole, range(4)), terms=terms)
+    quotas = (LeaseQuotaSettings("*", gpus=2),)
+    queue = opened(*map(whole, range(4)), quotas=quotas)
     queue.reserve(*ALICE, 2, 0.0, 1000.0, 0.0)
     on_reserved = asked(queue, ALICE)
     assert granted(queue) == {on_reserved: ("GPU-0",)}
@@ -488,7 +493,7 @@ def test_a_reservation_that_is_not_used_counts_against_its_users_quota() -> None
     assert granted(queue) == {rest: ("GPU-1",)}, "its own reserved slot comes first"
     assert granted_of_quota(queue) == "user alice has 2 of 2 GPUs"
     # The reserved GPUs are free, but too small: a third GPU would be one more than the quota.
-    small = opened(whole(0, total_bytes=GIB), whole(1, total_bytes=GIB), whole(2), terms=terms)
+    small = opened(whole(0, total_bytes=GIB), whole(1, total_bytes=GIB), whole(2), quotas=quotas)
     small.reserve(*ALICE, 2, 0.0, 1000.0, 0.0)
     large = asked(small, ALICE, memory_bytes=80 * GIB)
     assert granted(small) == {}
@@ -503,7 +508,7 @@ def granted_of_quota(queue: LeaseQueue) -> str:
 
 
 def test_a_request_waits_for_its_own_reservation_within_the_quota() -> None:
-    queue = opened(whole(0), whole(1), terms=LeaseTerms(quotas=(LeaseQuota("*", gpus=2),)))
+    queue = opened(whole(0), whole(1), quotas=(LeaseQuotaSettings("*", gpus=2),))
     early = asked(queue, BOB, gpus=2)
     granted(queue)
     queue.reserve(*ALICE, 2, 10.0, 1000.0, 0.0)
@@ -515,7 +520,7 @@ def test_a_request_waits_for_its_own_reservation_within_the_quota() -> None:
 
 
 def test_one_waiting_request_keeps_no_more_reservations_than_it_needs() -> None:
-    queue = opened(*map(whole, range(4)), terms=LeaseTerms(no_show_after_s=300.0))
+    queue = opened(*map(whole, range(4)), settings=LeasesSettings(no_show_after_s=300.0))
     others = asked(queue, BOB, gpus=4)
     granted(queue)
     first = queue.reserve(*ALICE, 1, 100.0, 5000.0, 0.0)
@@ -531,7 +536,8 @@ def test_one_waiting_request_keeps_no_more_reservations_than_it_needs() -> None:
 def test_a_request_ages_over_restarts_of_the_agent() -> None:
     """Four GPUs are never free at once while later requests pass: from `pass_limit_s` on they are kept for it."""
     slots = tuple(map(whole, range(4)))
-    queue = opened(*slots, terms=LeaseTerms(pass_limit_s=3600.0))
+    settings = LeasesSettings(pass_limit_s=3600.0)
+    queue = opened(*slots, settings=settings)
     now_s, ends, large = 0.0, {}, ""
     for number in range(4):
         ends[asked(queue, (10 + number, f"user{number}"))] = 600.0 + 600.0 * number
@@ -548,7 +554,7 @@ def test_a_request_ages_over_restarts_of_the_agent() -> None:
             uid += 1
             asked(queue, (uid, f"user{uid}"), now_s, limit_s=2400.0)
         if now_s % 1500 == 0:
-            queue = LeaseQueue(queue.terms, queue.record(), now_s)
+            queue = LeaseQueue(settings, (), queue.record(), now_s)
             queue.update_slots(slots, now_s, UserFacts())
             for id in (*queue.leases, *queue.waiting):
                 queue.resume(id)
@@ -566,7 +572,7 @@ def test_what_a_request_was_promised_survives_a_restart() -> None:
     record = queue.record()
     assert (record.eligible_s, record.promised_s) == ({waits: 10.0}, {waits: 1000.0})
     # The lease has outlasted its limit: an estimate of now would be later.
-    again = LeaseQueue(queue.terms, record, 1500.0)
+    again = LeaseQueue(record=record, now_s=1500.0)
     again.update_slots((whole(0),), 1500.0, UserFacts())
     again.resume(waits)
     again.settle(1500.0)
@@ -575,7 +581,7 @@ def test_what_a_request_was_promised_survives_a_restart() -> None:
 
 def test_a_request_over_its_quota_does_not_age_and_loses_its_promise() -> None:
     """Otherwise a user could queue first, use up the hours, and pass all others later."""
-    queue = opened(whole(0), terms=LeaseTerms(quotas=(LeaseQuota("alice", hours=10),)))
+    queue = opened(whole(0), quotas=(LeaseQuotaSettings("alice", hours=10),))
     running = asked(queue, BOB, limit_s=1000.0)
     granted(queue)
     waits = asked(queue, ALICE)
@@ -599,7 +605,7 @@ def test_a_restart_holds_slots_for_60_s_and_places_for_10_s() -> None:
     granted(before)
     waits, gone = asked(before, CHEN), asked(before, (4, "dana"))
     granted(before)
-    queue = LeaseQueue(None, before.record(), 1000.0)
+    queue = LeaseQueue(None, (), before.record(), 1000.0)
     queue.update_slots((whole(0), whole(1)), 1000.0, UserFacts())
     newcomer = asked(queue, (5, "emeka"), 1000.0)
     assert granted(queue, 1000.0) == {}
@@ -699,10 +705,10 @@ def test_leases_with_and_without_mps_share_no_gpu() -> None:
 
 
 def test_a_part_of_a_gpu_is_promised_once_and_quotas_set_it() -> None:
-    students = LeaseQuota(group="students", sm_percent=25)
-    terms = LeaseTerms(quotas=(LeaseQuota(user="*", sm_percent=60), students))
+    students = LeaseQuotaSettings(group="students", sm_percent=25)
+    quotas = (LeaseQuotaSettings(user="*", sm_percent=60), students)
     users = UserFacts({"students": frozenset({"bob"})})
-    queue = opened(whole(0), terms=terms, users=users)
+    queue = opened(whole(0), quotas=quotas, users=users)
     for who, requested, gets in ((ALICE, None, 60), (BOB, None, 25), (CHEN, 15, 15)):
         id = asked(queue, who, share=True, mps="per_user", sm_percent=requested)
         (lease,) = queue.settle(0.0).grants

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from gpucommons.base.address import Address
+from gpucommons.base.address import parse_remote_address
 from gpucommons.base.backoff import Backoff
 from gpucommons.base.http_client import post_json
+from gpucommons.config.accounts import MailSettings, WebhookSettings
 from gpucommons.model.idle import ChannelState
 
 if TYPE_CHECKING:
@@ -60,20 +61,10 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SmtpServer:
-    """`tls` is starttls, tls or none. The password is read for each message, so that it can be replaced."""
-
-    address: Address
-    tls: str
-    sender: str
-    user: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Email:
-    server: SmtpServer
+    """The password is read for each message, so that it can be replaced."""
+
+    settings: MailSettings
     timeout_s: float = _TIMEOUT_S
     name: str = "email"
 
@@ -83,25 +74,26 @@ class Email:
         from email.utils import formatdate, make_msgid
 
         message = EmailMessage()
-        message["From"] = self.server.sender
+        message["From"] = self.settings.sender
         message["To"] = letter.address
         message["Subject"] = letter.subject
         message["Date"] = formatdate(localtime=True)
-        message["Message-ID"] = make_msgid(domain=self.server.sender.rpartition("@")[2])
+        message["Message-ID"] = make_msgid(domain=self.settings.sender.rpartition("@")[2])
         # Out-of-office replies are not sent to it.
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(letter.text + "\n", cte="quoted-printable")
-        where = f"the mail server {self.server.address}"
+        where = f"the mail server {parse_remote_address(self.settings.server)}"
         try:
             with self._connected() as connection:
-                connection.send_message(message, self.server.sender, [letter.address])
+                connection.send_message(message, self.settings.sender, [letter.address])
         except smtplib.SMTPRecipientsRefused as error:
             code, answer = error.recipients[letter.address]
             detail = f"{where} refused {letter.address}: {_line(answer)}"
             raise DeliveryFailed(detail, final=code >= 500, of_letter=True) from None
         except smtplib.SMTPAuthenticationError as error:
             # Not final: the password file can be corrected.
-            raise DeliveryFailed(f"{where} refused the user {self.server.user!r}: {_line(error.smtp_error)}") from None
+            user = self.settings.user
+            raise DeliveryFailed(f"{where} refused the user {user!r}: {_line(error.smtp_error)}") from None
         except smtplib.SMTPResponseException as error:
             final = error.smtp_code >= 500
             raise DeliveryFailed(f"{where} answered {error.smtp_code}: {_line(error.smtp_error)}", final) from None
@@ -120,19 +112,18 @@ class Email:
         """Raises DeliveryFailed, SMTPException or OSError."""
         import smtplib
 
-        server = self.server
-        host, port = server.address.host, server.address.port
-        context = _tls_context(server.ca_file) if server.tls != "none" else None
+        settings, address = self.settings, parse_remote_address(self.settings.server)
+        context = _tls_context(settings.ca_file) if settings.tls != "none" else None
         connection = (
-            smtplib.SMTP_SSL(host, port, timeout=self.timeout_s, context=context)
-            if server.tls == "tls"
-            else smtplib.SMTP(host, port, timeout=self.timeout_s)
+            smtplib.SMTP_SSL(address.host, address.port, timeout=self.timeout_s, context=context)
+            if settings.tls == "tls"
+            else smtplib.SMTP(address.host, address.port, timeout=self.timeout_s)
         )
         try:
-            if server.tls == "starttls":
+            if settings.tls == "starttls":
                 connection.starttls(context=context)
-            if server.user:
-                connection.login(server.user, _secret(server.password_file))
+            if settings.user:
+                connection.login(settings.user, _secret(settings.password_file))
         except BaseException:
             connection.close()
             raise
@@ -143,13 +134,12 @@ class Email:
 class Webhook:
     """The URL contains a secret: it is in no message and no log. `url_file` is read for each message."""
 
-    url: str = ""
-    url_file: str = ""
+    settings: WebhookSettings
     timeout_s: float = _TIMEOUT_S
     name: str = "webhook"
 
     def deliver(self, letter: Letter) -> None:
-        url = self.url or _secret(self.url_file)
+        url = self.settings.url or _secret(self.settings.url_file)
 
         def failure(reason: str, detail: str) -> Exception:
             return DeliveryFailed(detail, final=reason == "status")

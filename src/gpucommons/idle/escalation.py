@@ -6,19 +6,10 @@ once in an idle period, and the action only after a message was delivered.
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpucommons.config.accounts import IdleSettings
 from gpucommons.model.idle import IdleStep
-
-
-@dataclass(frozen=True, slots=True)
-class EscalationTerms:
-    """Seconds of idle time: until the first message; from it to the reminder and to the action. 0: never."""
-
-    after_s: float
-    remind_after_s: float
-    act_after_s: float
 
 
 class IdleHolder(NamedTuple):
@@ -49,7 +40,7 @@ EscalationState = Mapping[str, StepsTaken]
 def find_due_steps(
     holders: Iterable[IdleHolder],
     escalation: EscalationState,
-    terms: EscalationTerms,
+    settings: IdleSettings,
     may_be_missing: AbstractSet[str] = frozenset(),
 ) -> tuple[dict[str, StepsTaken], list[tuple[IdleHolder, IdleStep]]]:
     """The new state of the escalation, and the steps to take now: at most one for each holder.
@@ -67,7 +58,7 @@ def find_due_steps(
         done = escalation.get(holder.key)
         if done is not None and holder.idle_s < done.notified_s:
             done = None
-        step = None if holder.is_exempt else _due(holder, holder.idle_s, done, terms)
+        step = None if holder.is_exempt else _due(holder, holder.idle_s, done, settings)
         if step is not None:
             done = _taken(step, done, holder.idle_s)
             due.append((holder, step))
@@ -76,18 +67,18 @@ def find_due_steps(
     return after, due
 
 
-def _due(holder: IdleHolder, idle_s: float, done: StepsTaken | None, terms: EscalationTerms) -> IdleStep | None:
-    if not terms.after_s or idle_s < terms.after_s:
+def _due(holder: IdleHolder, idle_s: float, done: StepsTaken | None, settings: IdleSettings) -> IdleStep | None:
+    if not settings.after_s or idle_s < settings.after_s:
         return None
     if done is None:
         return IdleStep.NOTIFY
     if done.acted:
         return None
     # A reminder that is due comes first, however late it is.
-    if terms.remind_after_s and not done.reminded and idle_s - done.notified_s >= terms.remind_after_s:
+    if settings.remind_after_s and not done.reminded and idle_s - done.notified_s >= settings.remind_after_s:
         return IdleStep.REMIND
-    may_act = holder.can_act and terms.act_after_s and done.reached_s is not None
-    return IdleStep.ACT if may_act and idle_s - (done.reached_s or 0.0) >= terms.act_after_s else None
+    may_act = holder.can_act and done.reached_s is not None
+    return IdleStep.ACT if may_act and idle_s - (done.reached_s or 0.0) >= settings.act_after_s else None
 
 
 def _taken(step: IdleStep, done: StepsTaken | None, idle_s: float) -> StepsTaken:

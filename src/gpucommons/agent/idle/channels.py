@@ -8,16 +8,15 @@ from gpucommons.base.text import user_address
 from gpucommons.config.accounts import IdleRuleSettings, MailSettings
 from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
-from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, SmtpServer, Webhook
+from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, Webhook
 
 
 def idle_channels(settings: Settings) -> Iterator[Channel]:
     mail, webhook = settings.mail, settings.webhook
     if mail.server:
-        address = parse_remote_address(mail.server)
-        yield Email(SmtpServer(address, mail.tls, mail.sender, mail.user, mail.password_file, mail.ca_file))
+        yield Email(mail)
     if webhook.url or webhook.url_file:
-        yield Webhook(webhook.url, webhook.url_file)
+        yield Webhook(webhook)
 
 
 def send_test_message(channel: Channel, address: str) -> str | None:

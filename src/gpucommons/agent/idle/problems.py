@@ -52,7 +52,7 @@ class ProblemMessages:
         self._news = ProblemNews()
         self._outbox: Outbox | None = None
         if webhook.problems and (webhook.url or webhook.url_file):
-            self._outbox = Outbox(Webhook(webhook.url, webhook.url_file), _forget)
+            self._outbox = Outbox(Webhook(webhook), _forget)
 
     def sources(self) -> list[Source]:
         return []

@@ -22,7 +22,7 @@ from gpucommons.base.threads import WorkerThread
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
 from gpucommons.idle.channels import Delivery, Letter, Outbox
-from gpucommons.idle.escalation import EscalationState, EscalationTerms, IdleHolder, find_due_steps, reached
+from gpucommons.idle.escalation import EscalationState, IdleHolder, find_due_steps, reached
 from gpucommons.idle.messages import (
     DAYS,
     DigestSchedule,
@@ -89,8 +89,6 @@ class IdleWatch:
         self._hostname = hostname
         self._park, self._end_lease = park, end_lease
         self._action = IdleAction(idle.act)
-        act_after_s = 0.0 if self._action is IdleAction.NONE else idle.act_after_s
-        self._terms = EscalationTerms(idle.after_s, idle.remind_after_s, act_after_s)
         self._rules = tuple(settings.idle_rules.values())
         self._files = (ledger_file(settings, scenario), own_event_log(settings, scenario))
         # The users of a simulation do not exist: nothing is sent to them.
@@ -121,13 +119,13 @@ class IdleWatch:
     # A part of the agent
 
     def sources(self) -> list[Source]:
-        if not self._terms.after_s:
+        if not self._settings.idle.after_s:
             return []
         cadence_s = self._settings.sampling.interval_s
         return [Source("idle", "idle", IdleReading, self._read, cadence_s, runs_on="loop")]
 
     async def start(self) -> None:
-        if not self._terms.after_s:
+        if not self._settings.idle.after_s:
             return
         record = await asyncio.to_thread(self._file.read, time.time())
         self._before = record.periods
@@ -156,7 +154,7 @@ class IdleWatch:
         if not self._started:
             raise SourceStarting("messages are made by a running agent")
         return IdleReading(
-            self._terms.after_s,
+            self._settings.idle.after_s,
             self._action.value,
             self._idle_holders,
             {step: self._steps[step] for step in IdleStep},
@@ -198,9 +196,9 @@ class IdleWatch:
         self._unseen -= rows.keys()
         may_be_missing = self._unseen if readings.allocations.complete else self._escalation.keys()
         holders = [self._holder(key, found, readings) for key, found in rows.items()]
-        self._idle_holders = sum((each.idle_s or 0.0) >= self._terms.after_s for each in holders)
+        self._idle_holders = sum((each.idle_s or 0.0) >= self._settings.idle.after_s for each in holders)
         self._allocations = readings.allocations
-        self._escalation, due = find_due_steps(holders, self._escalation, self._terms, may_be_missing)
+        self._escalation, due = find_due_steps(holders, self._escalation, self._settings.idle, may_be_missing)
         idle_s = {each.key: each.idle_s for each in holders}
         letters: list[Letter] = []
         actions: list[_Action] = []
@@ -224,7 +222,7 @@ class IdleWatch:
 
     def _holder(self, key: str, rows: list[Allocation], readings: Readings) -> IdleHolder:
         idle_s = shortest_idle_s(rows)
-        if idle_s is None or idle_s < self._terms.after_s:
+        if idle_s is None or idle_s < self._settings.idle.after_s:
             return IdleHolder(key, idle_s)
         rule = idle_rule(rows[0], self._rules)
         is_exempt = (rule is not None and rule.leave_alone) or has_opt_out(rows[0], readings)
@@ -245,9 +243,9 @@ class IdleWatch:
         self, held: HeldIdle, step: IdleStep, address: str, notified_s: float, wall_s: float, can_act: bool = False
     ) -> Letter:
         """Kept for the user, recorded as an event, and returned to be sent."""
-        act_in_s = self._terms.act_after_s if can_act else 0.0
+        act_in_s = self._settings.idle.act_after_s if can_act else 0.0
         if step is IdleStep.REMIND:
-            act_in_s = max(0.0, act_in_s - self._terms.remind_after_s)
+            act_in_s = max(0.0, act_in_s - self._settings.idle.remind_after_s)
         text = text_of(held, step, self._action, act_in_s, self._hostname)
         self._steps[step] += 1
         if held.user:

@@ -26,7 +26,7 @@ from gpucommons.faces.documents.queue import queue_document
 from gpucommons.faces.documents.report import LedgerUnreadable
 from gpucommons.leases.mps.control import MpsControl
 from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
-from gpucommons.leases.policy.values import LeaseQuota, LeaseRefused, LeaseTerms, SlotUse
+from gpucommons.leases.policy.values import LeaseRefused, SlotUse
 from gpucommons.leases.service.limits import LeaseHost
 from gpucommons.leases.service.record import LeaseRecord
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
@@ -51,19 +51,13 @@ _MPS_DIRECTORY = "mps"
 log = logging.getLogger(__name__)
 
 
-def lease_terms(settings: Settings) -> LeaseTerms:
+def check_lease_quotas(settings: Settings) -> None:
     """Raises ConfigError."""
-    section = settings.leases
-    return LeaseTerms(
-        section.pass_limit_s,
-        section.share_limit,
-        section.no_show_after_s,
-        section.reserve_ahead_d * 86_400,
-        tuple(_quota(name, row, settings.ledger.enabled, section.mps) for name, row in settings.lease_quotas.items()),
-    )
+    for name, row in settings.lease_quotas.items():
+        _check_quota(name, row, settings.ledger.enabled, settings.leases.mps)
 
 
-def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool, mps: str) -> LeaseQuota:
+def _check_quota(name: str, row: LeaseQuotaSettings, has_accounts: bool, mps: str) -> None:
     if bool(row.user) == bool(row.group):
         raise ConfigError(f'lease_quotas.{name}: set either user or group, such as user = "*" for each user')
     if not row.gpus and not row.hours and not row.sm_percent:
@@ -74,7 +68,6 @@ def _quota(name: str, row: LeaseQuotaSettings, has_accounts: bool, mps: str) -> 
         )
     if row.hours and not has_accounts:
         raise ConfigError(f"lease_quotas.{name}: hours are those of the accounts; set ledger.enabled = true")
-    return LeaseQuota(row.user, row.group, row.gpus or None, row.hours or None, row.sm_percent or None)
 
 
 class Leasing:
@@ -90,9 +83,9 @@ class Leasing:
     ) -> None:
         """Without `enforcer`, trespassers are only reported. `users` are those of a scenario. `read_job` reads a job
         from the ledger; None where no ledger is kept."""
+        check_lease_quotas(settings)
         self._settings = settings
         self._users = users
-        self._terms = lease_terms(settings)
         self._scenario = None if scenario is None else scenario.name
         self._path = lease_socket(settings.leases.socket)
         self._cadence_s = settings.sampling.interval_s
@@ -255,10 +248,10 @@ class Leasing:
         descends = is_descendant if self._scenario is None else _never
         sends = send_signal if self._shows_own_pids else _send_to_none
         host = LeaseHost(time.time, time.monotonic, start_ticks_of, descends, self._request_report, sends)
-        mps = self._mps_supervisor()
-        lease_mps = None if mps is None else LeaseMps(mps, self._settings.leases.mps)
-        at_limit = self._settings.leases.at_limit
-        service = LeaseService(self._terms, record, host, self._scenario, self._enforcement(), lease_mps, at_limit)
+        mps, settings = self._mps_supervisor(), self._settings.leases
+        lease_mps = None if mps is None else LeaseMps(mps, settings.mps)
+        quotas = self._settings.lease_quotas.values()
+        service = LeaseService(settings, quotas, record, host, self._scenario, self._enforcement(), lease_mps)
         server = LeaseServer(str(self._path), service, access)
         await server.start()
         self._server, self._mps = server, mps

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-from gpucommons.leases.policy.values import LeasableSlot, LeaseQuota, LeaseTerms, SlotUse, UserFacts
+from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
+from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.model.allocations import SlotStatus
 from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, LeaseWait, Reservation, SlotBlocker, WaitCause
 from gpucommons.model.names import account_name
@@ -23,7 +24,7 @@ _ROUNDING = 1e-6
 
 
 def exceeded(
-    quotas: Iterable[LeaseQuota], user: str, gpus: float, held: Mapping[str, float], facts: UserFacts
+    quotas: Iterable[LeaseQuotaSettings], user: str, gpus: float, held: Mapping[str, float], facts: UserFacts
 ) -> str | None:
     """The sentence of the first quota that `gpus` more would exceed; None if none does. `held` is by user name."""
     for quota in quotas:
@@ -32,39 +33,37 @@ def exceeded(
             continue
         whose = f"group {quota.group}" if quota.group else f"user {user}"
         has = sum(held.get(each, 0.0) for each in users)
-        if quota.gpus is not None and has + gpus > quota.gpus + _ROUNDING:
+        if quota.gpus and has + gpus > quota.gpus + _ROUNDING:
             return f"{whose} has {has:g} of {quota.gpus:g} GPUs"
         spent = None if facts.hours is None else sum(facts.hours.get(each, 0.0) for each in users)
-        if quota.hours is not None and spent is not None and spent >= quota.hours:
+        if quota.hours and spent is not None and spent >= quota.hours:
             return f"{whose} has used {spent:.1f} of {quota.hours:g} GPU-hours in 30 days"
     return None
 
 
 def quota_uses(
-    quotas: Iterable[LeaseQuota], user: str, held: Mapping[str, float], facts: UserFacts
+    quotas: Iterable[LeaseQuotaSettings], user: str, held: Mapping[str, float], facts: UserFacts
 ) -> tuple[LeaseQuotaUse, ...]:
     """The limits of GPUs and hours that apply to a user, and what of them is used."""
     uses = []
     for quota in quotas:
         users = _users(quota, user, facts)
-        if users is None or (quota.gpus is None and quota.hours is None):
+        if users is None or not (quota.gpus or quota.hours):
             continue
         whose = f"group {quota.group}" if quota.group else "each user" if user == "*" else f"user {user}"
         spent = None if facts.hours is None else sum(facts.hours.get(each, 0.0) for each in users)
         has = sum(held.get(each, 0.0) for each in users)
-        uses.append(LeaseQuotaUse(whose, quota.gpus, has, quota.hours, spent))
+        uses.append(LeaseQuotaUse(whose, quota.gpus or None, has, quota.hours or None, spent))
     return tuple(uses)
 
 
-def sm_quota(quotas: Iterable[LeaseQuota], user: str, facts: UserFacts) -> int | None:
+def sm_quota(quotas: Iterable[LeaseQuotaSettings], user: str, facts: UserFacts) -> int | None:
     """The part of a GPU that a lease of this user may use under MPS, in percent; None: no limit."""
-    limits = [
-        quota.sm_percent for quota in quotas if quota.sm_percent is not None and _users(quota, user, facts) is not None
-    ]
+    limits = [quota.sm_percent for quota in quotas if quota.sm_percent and _users(quota, user, facts) is not None]
     return min(limits, default=None)
 
 
-def _users(quota: LeaseQuota, user: str, facts: UserFacts) -> frozenset[str] | None:
+def _users(quota: LeaseQuotaSettings, user: str, facts: UserFacts) -> frozenset[str] | None:
     """The users who share the quota; None if it does not apply to `user`."""
     if quota.group:
         members = facts.members.get(quota.group, frozenset())
@@ -157,7 +156,8 @@ class LeaseBoard:
     eligible_s: Mapping[str, float] = field(default_factory=dict)
     promised_s: Mapping[str, float] = field(default_factory=dict)
     durations: LeaseDurations = field(default_factory=LeaseDurations)
-    terms: LeaseTerms = field(default_factory=LeaseTerms)
+    settings: LeasesSettings = field(default_factory=LeasesSettings)
+    quotas: Sequence[LeaseQuotaSettings] = ()
     users: UserFacts = field(default_factory=UserFacts)
 
 
@@ -197,14 +197,14 @@ class _Seat:
             return False
         return shared and len(self.leases) < share_limit and self.slot.use in (SlotUse.FREE, SlotUse.USED)
 
-    def has_room(self, request: LeaseRequest, terms: LeaseTerms) -> bool:
+    def has_room(self, request: LeaseRequest, share_limit: int) -> bool:
         """Whether it can be given now, whatever is reserved or kept."""
         if self.settling or not fits(request, self.slot):
             return False
         if not request.share:
             free = self.slot.use is SlotUse.FREE and not self.slot.kept_bytes(request.id)
             return free and not self.leases and _has_free(request, self.slot)
-        return self.may_join(request, terms.share_limit) and self._has_memory(request) and self._has_threads(request)
+        return self.may_join(request, share_limit) and self._has_memory(request) and self._has_threads(request)
 
     def _has_memory(self, request: LeaseRequest) -> bool:
         if request.memory_bytes is None:
@@ -294,7 +294,7 @@ class _Planner:
         return self._now_s >= self._pass_end_s(request)
 
     def _pass_end_s(self, request: LeaseRequest) -> float:
-        return self._board.eligible_s.get(request.id, self._now_s) + self._board.terms.pass_limit_s
+        return self._board.eligible_s.get(request.id, self._now_s) + self._board.settings.pass_limit_s
 
     def _serve(self, request: LeaseRequest) -> None:
         if not self._seats:
@@ -305,7 +305,7 @@ class _Planner:
             self._grant_or_claim(request)
 
     def _grant_or_claim(self, request: LeaseRequest) -> None:
-        open_seats = [seat for seat in self._seats if seat.has_room(request, self._board.terms)]
+        open_seats = [seat for seat in self._seats if seat.has_room(request, self._board.settings.share_limit)]
         free = [seat for seat in open_seats if self._may_take(request, seat)]
         chosen = self._best(request, free) if len(free) >= request.gpus else []
         over = self._over_quota(request, chosen)
@@ -352,7 +352,7 @@ class _Planner:
 
     def _over_quota(self, request: LeaseRequest, chosen: list[_Seat]) -> str | None:
         """`chosen` is empty while none is free: then the smallest slots that fit are counted."""
-        if not self._board.terms.quotas:
+        if not self._board.quotas:
             return None
         parts = [seat.slot.gpus for seat in chosen]
         if not parts:
@@ -360,7 +360,7 @@ class _Planner:
         held = dict(self._held_by_name)
         for user, reserved in self._reserved_unused(request, chosen).items():
             held[user] = held.get(user, 0.0) + reserved
-        return exceeded(self._board.terms.quotas, request.user, sum(parts), held, self._board.users)
+        return exceeded(self._board.quotas, request.user, sum(parts), held, self._board.users)
 
     def _reserved_unused(self, request: LeaseRequest, chosen: list[_Seat]) -> Mapping[str, float]:
         """GPUs that each user's reservations keep now, without those that the user's leases and this request use.
@@ -401,10 +401,10 @@ class _Planner:
 
     def _claim(self, request: LeaseRequest, cause: WaitCause) -> None:
         """Keeps the slots that are expected to be free first, from its start on."""
-        terms = self._board.terms
+        share_limit = self._board.settings.share_limit
         starts = sorted(
             # Of two slots that start alike, one that is free now comes first, so that no later request takes it.
-            (self._start_s(request, seat), not seat.has_room(request, terms), number)
+            (self._start_s(request, seat), not seat.has_room(request, share_limit), number)
             for number, seat in enumerate(self._seats)
             if fits(request, seat.slot)
         )[: request.gpus]
@@ -435,7 +435,9 @@ class _Planner:
         return min(start_s, promised_s, self._pass_end_s(request))
 
     def _start_s(self, request: LeaseRequest, seat: _Seat) -> float:
-        joins = request.share and seat.has_room(request, self._board.terms) and seat.kept_from_s == _NEVER
+        joins = (
+            request.share and seat.has_room(request, self._board.settings.share_limit) and seat.kept_from_s == _NEVER
+        )
         return seat.after_reservations(request, self._now_s if joins else seat.ready_s)
 
     def _wait(

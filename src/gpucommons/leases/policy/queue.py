@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from gpucommons.base.text import memory_text
+from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
 from gpucommons.leases.policy.plan import LeaseBoard, LeaseDurations, exceeded, fits, make_plan, quota_uses, sm_quota
-from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, LeaseTerms, SlotUse, UserFacts
+from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, SlotUse, UserFacts
 from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, LeaseWait, Reservation, WaitCause
 
 # Which slots a reservation keeps, and when it is released because it is not used. Pure.
@@ -164,9 +165,16 @@ class _Absence:
 
 
 class LeaseQueue:
-    def __init__(self, terms: LeaseTerms | None = None, record: QueueRecord | None = None, now_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        settings: LeasesSettings | None = None,
+        quotas: Iterable[LeaseQuotaSettings] = (),
+        record: QueueRecord | None = None,
+        now_s: float = 0.0,
+    ) -> None:
         record = record or QueueRecord()
-        self.terms = terms or LeaseTerms()
+        self._settings = settings or LeasesSettings()
+        self._quotas = tuple(quotas)
         self._slots: Mapping[str, LeasableSlot] | None = None
         self._users = UserFacts()
         self._leases = {lease.request.id: lease for lease in record.leases}
@@ -213,14 +221,14 @@ class LeaseQueue:
 
     def quota_uses(self) -> Mapping[str, tuple[LeaseQuotaUse, ...]]:
         """By user, for all users that are known; "*" is any other user."""
-        if not self.terms.quotas:
+        if not self._quotas:
             return {}
         held: dict[str, float] = {}
         for lease in self._leases.values():
             held[lease.request.user] = held.get(lease.request.user, 0.0) + lease.gpus
         members = {user for group in self._users.members.values() for user in group}
         known = {*held, *members, *(self._users.hours or ()), *(each.user for each in self._waiting.values()), "*"}
-        found = {user: quota_uses(self.terms.quotas, user, held, self._users) for user in known}
+        found = {user: quota_uses(self._quotas, user, held, self._users) for user in known}
         return {user: uses for user, uses in found.items() if uses}
 
     def fitting(self, request: LeaseRequest) -> list[LeasableSlot]:
@@ -269,7 +277,7 @@ class LeaseQueue:
 
     def _sm_percent(self, request: LeaseRequest) -> int | None:
         """What is requested; without a request, what the quotas permit. Raises LeaseRefused."""
-        quota = sm_quota(self.terms.quotas, request.user, self._users) if request.mps else None
+        quota = sm_quota(self._quotas, request.user, self._users) if request.mps else None
         if quota is not None and request.sm_percent is not None and request.sm_percent > quota:
             raise LeaseRefused(
                 f"--sm {request.sm_percent} requested, and the quota of {request.user} is {quota} % of a GPU "
@@ -289,7 +297,7 @@ class LeaseQueue:
         if len(fitting) < request.gpus:
             raise LeaseRefused(_too_much(request, slots, len(fitting)))
         least = sum(fitting[: request.gpus])
-        if (over := exceeded(self.terms.quotas, request.user, least, {}, self._users)) is not None:
+        if (over := exceeded(self._quotas, request.user, least, {}, self._users)) is not None:
             raise LeaseRefused(f"{request.gpus} GPUs requested, and {over}; request fewer, or ask the administrator")
 
     def impossible(self) -> Mapping[str, str]:
@@ -329,16 +337,16 @@ class LeaseQueue:
             raise LeaseRefused("the reservation would end before it begins; choose a later time")
         if until_s - from_s > _LONGEST_RESERVATION_S:
             raise LeaseRefused("a reservation lasts at most 31 days; choose a shorter time")
-        if from_s - now_s > self.terms.reserve_ahead_s:
+        if from_s - now_s > self._settings.reserve_ahead_d * 86_400:
             raise LeaseRefused(
-                f"a reservation starts at most {self.terms.reserve_ahead_s / 86_400:g} days from now "
+                f"a reservation starts at most {self._settings.reserve_ahead_d:g} days from now "
                 "(leases.reserve_ahead_d); choose an earlier time"
             )
         if sum(each.uid == uid for each in self._reservations.values()) >= _MAX_RESERVATIONS_OF_USER:
             raise LeaseRefused(f"a user may have {_MAX_RESERVATIONS_OF_USER} reservations; remove one first")
         begin_s = max(from_s, now_s)
         for held in _reserved_at_once(self._reservations.values(), begin_s, until_s):
-            if (over := exceeded(self.terms.quotas, user, gpus, held, self._users)) is not None:
+            if (over := exceeded(self._quotas, user, gpus, held, self._users)) is not None:
                 raise LeaseRefused(
                     f"{gpus} GPUs requested, and {over}, reservations of that time included; request fewer, remove a "
                     "reservation, or ask the administrator"
@@ -387,7 +395,7 @@ class LeaseQueue:
             each for id, each in self._waiting.items() if id not in waits or waits[id].cause is not WaitCause.QUOTA
         ]
         current = mark_used(left, self._leases.values(), waiting, now_s)
-        no_shows = tuple(each for each in current if is_no_show(each, self.terms.no_show_after_s, now_s))
+        no_shows = tuple(each for each in current if is_no_show(each, self._settings.no_show_after_s, now_s))
         self._reservations = {each.id: each for each in current if each not in no_shows}
         return no_shows
 
@@ -407,7 +415,8 @@ class LeaseQueue:
             self._eligible_s,
             self._promised_s,
             self._durations,
-            self.terms,
+            self._settings,
+            self._quotas,
             self._users,
         )
 

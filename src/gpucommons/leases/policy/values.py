@@ -54,31 +54,6 @@ class LeasableSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseQuota:
-    """What a user, or the members of a group together, may have. `user` "*" is each user. None: no limit.
-
-    `hours` are the GPU-hours of the last 30 days. `sm_percent` is the part of a GPU that each lease under MPS may use.
-    """
-
-    user: str = ""
-    group: str = ""
-    gpus: float | None = None
-    hours: float | None = None
-    sm_percent: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseTerms:
-    """`pass_limit_s`: the longest time in which later requests may take slots that a request could use."""
-
-    pass_limit_s: float = 3600.0
-    share_limit: int = 4
-    no_show_after_s: float = 1800.0
-    reserve_ahead_s: float = 14 * 86_400.0
-    quotas: tuple[LeaseQuota, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class UserFacts:
     """Members of each group, and the GPU-hours of each user in the last 30 days; None: not known."""
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
 from gpucommons.leases.policy.plan import blockers_of
 from gpucommons.leases.policy.queue import LeaseQueue
 from gpucommons.leases.policy.values import (
     LeasableSlot,
     LeaseBusy,
     LeaseRefused,
-    LeaseTerms,
     LeaseUnknown,
     SlotUse,
     UserFacts,
@@ -110,15 +110,15 @@ class MpsService(Protocol):
 class LeaseService:
     def __init__(
         self,
-        terms: LeaseTerms,
+        settings: LeasesSettings,
+        quotas: Iterable[LeaseQuotaSettings],
         record: LeaseRecord,
         host: LeaseHost,
         scenario: str | None = None,
         enforcement: LeaseEnforcement | None = None,
         mps: MpsService | None = None,
-        at_limit: str = "message",
     ) -> None:
-        """Without `mps`, commands that share a GPU run without MPS. `at_limit` is the setting."""
+        """Without `mps`, commands that share a GPU run without MPS."""
         self._record = record
         self._host = host
         self._scenario = scenario
@@ -127,9 +127,9 @@ class LeaseService:
         # Leases under MPS whose clients wait for the daemon, and whether the command may run already.
         self._unserved: dict[str, bool] = {}
         recorded, known, overdue = record.read()
-        self._queue = LeaseQueue(terms, recorded, host.wall())
+        self._queue = LeaseQueue(settings, quotas, recorded, host.wall())
         self._known = dict(known)
-        self._limits = LeaseLimits(at_limit, host, overdue)
+        self._limits = LeaseLimits(settings.at_limit, host, overdue)
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
         self._reports: dict[str, LeaseClient] = {}
