@@ -58,13 +58,22 @@ def read_tree(source: Path = REPOSITORY / "src") -> SourceTree:
 def imports_of(path: Path, known: Collection[str]) -> frozenset[str]:
     """The modules among `known` that a file imports, at its top or inside a function."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             found |= {name if name in known else node.module for name in names}
     return frozenset(found & set(known))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Those of a module with the ones inside of them. Most of a tree is expressions, which import nothing."""
+    for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+        inner = getattr(node, part, ())
+        for statement in inner if isinstance(inner, list) else ():
+            yield statement
+            yield from _statements(statement)
 
 
 def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:

@@ -10,6 +10,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,12 +55,13 @@ class Faces:
         assert ended.value.code == 0, err
         return out
 
+    @cached_property
     def metrics(self) -> Series:
         body, _ = Exposition(lambda: self.snapshot, DIALECTS).metrics(None, False, gzip=False)
         return parsed(body.decode())
 
 
-@pytest.fixture(params=range(3))
+@pytest.fixture(params=[0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def faces(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -117,7 +119,7 @@ def check_totals(faces: Faces) -> None:
         ("active_gpu_hours", "active_gpu"),
         ("sm_gpu_hours", "sm_gpu"),
     ):
-        seconds = family(faces.metrics(), f"gpucommons_owner_{metric}_seconds_total").values()
+        seconds = family(faces.metrics, f"gpucommons_owner_{metric}_seconds_total").values()
         assert round(sum(round(each * 10**9) for each in seconds) / HOUR_NS, 6) == api["30d"]["total"][column]
 
 
@@ -128,7 +130,7 @@ def check_hours(faces: Faces) -> None:
     for name, group in answer["groups"].items():
         assert group["gpu_hours_today"] == users[name]["held_gpu_hours"]
         assert answer["who"]["accounts"][name]["gpu_hours_today"] == users[name]["held_gpu_hours"]
-    held = family(faces.metrics(), "gpucommons_owner_held_gpu_seconds_total")
+    held = family(faces.metrics, "gpucommons_owner_held_gpu_seconds_total")
     for owner in answer["who"]["owners"].values():
         labels = {"kind": owner["kind"], "owner": owner["name"], "namespace": owner["namespace"]}
         seconds = held[tuple(sorted((name, value) for name, value in labels.items() if value))]
@@ -160,7 +162,7 @@ def check_gpu_filter(faces: Faces) -> None:
 def check_names(faces: Faces) -> None:
     held = faces.api("allocations")["allocations"]["held"].values()
     names = {row["account"] for row in held if row["share_ratio"] or row["managed"]}
-    metrics = faces.metrics()
+    metrics = faces.metrics
     assert {dict(labels)["user"] for labels in family(metrics, "ds01_gpu_allocated")} == names
     assert {row["account"] for row in faces.api("who")["who"]["processes"].values()} <= names
     assert set(faces.api("accounts")["accounts"]["today"]["users"]) >= {
@@ -183,7 +185,7 @@ def check_equivalents(faces: Faces) -> None:
     sums: Counter[str] = Counter()
     for row in faces.api("allocations")["allocations"]["held"].values():
         sums[row["account"]] += row["gpu_equivalents"]
-    metrics = family(faces.metrics(), "ds01_user_gpu_equivalents")
+    metrics = family(faces.metrics, "ds01_user_gpu_equivalents")
     assert {dict(labels)["user"]: value for labels, value in metrics.items()} == pytest.approx(sums)
 
 

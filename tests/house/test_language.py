@@ -7,9 +7,13 @@ import pytest
 
 from scripts.house_numbers import REPOSITORY
 
-WORDS = re.compile(
-    r"(?:\b|_)(tell|tells|told|nobody|somebody|everybody|anybody|anew|beside|befalls|whoever|wants?|wanted)(?:\b|_)"
-    r"|(?<!there )\bis no (?!longer\b|more\b)",
+WORDS = (
+    *("tell", "tells", "told", "nobody", "somebody", "everybody", "anybody", "anew", "beside", "befalls", "whoever"),
+    *("want", "wants", "wanted"),
+)
+NEGATION = "is no "
+FAULT = re.compile(
+    rf"(?:\b|_)({'|'.join(WORDS)})(?:\b|_)|(?<!there )\b{NEGATION}(?!longer\b|more\b)",
     re.IGNORECASE,
 )
 # The user of containers and NFS is called nobody; files have a method tell.
@@ -40,10 +44,14 @@ def files_of(room: str) -> list[Path]:
 
 def faults(text: str) -> list[str]:
     """Each line with one of the words, with its number."""
+    lower = text.lower()
+    # Few files have any of them. To search for texts takes a hundredth of the time that the expression takes.
+    if not any(part in lower for part in (*WORDS, NEGATION)):
+        return []
     return [
         f"{number}: {line.strip()}"
         for number, line in enumerate(text.splitlines(), 1)
-        if WORDS.search(ALLOWED.sub("", line))
+        if FAULT.search(ALLOWED.sub("", line))
     ]
 
 

@@ -5,6 +5,7 @@ nothing writes past that module, that only `base/text.py` makes a Printable, and
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ STREAM_USERS = {SINK, "cli/logs.py", "cli/command_line.py", "pauser/log.py"}
 # Functions that show their first argument, and the functions whose results they may show.
 SHOWING = {"Static", "update", "print"}
 SAFE = {"printable", "rich_text", "rich_lines", "head_line", "checked"}
+# Each problem has one of these words. Most files have none, and are not parsed.
+SIGNS = re.compile(r"\b(stdout|stderr|echo|secho|print|Printable|Text|Static|update)\b")
 # A rich table is filled with rich_text; a progress bar has a number.
 HANDLES = {"table", "bar"}
 
@@ -36,7 +39,7 @@ def is_safe(shown: ast.expr) -> bool:
 
 
 def problems(path: str, text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(ast.parse(text)) if SIGNS.search(text) else ():
         where = f"{path}:{getattr(node, 'lineno', 0)}"
         match node:
             case ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr") if path not in STREAM_USERS:

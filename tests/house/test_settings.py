@@ -17,9 +17,14 @@ DECLARATIONS = (SOURCES / "config" / "settings.py", SOURCES / "config" / "stack.
 class Scope:
     """A function, or a whole file: the names that it uses, the attributes, and the attributes given to getattr."""
 
-    names: set[str]
-    attributes: set[str]
-    dynamic: set[str]
+    names: set[str] = dataclasses.field(default_factory=set)
+    attributes: set[str] = dataclasses.field(default_factory=set)
+    dynamic: set[str] = dataclasses.field(default_factory=set)
+
+    def add(self, inner: "Scope") -> None:
+        self.names.update(inner.names)
+        self.attributes.update(inner.attributes)
+        self.dynamic.update(inner.dynamic)
 
 
 def sections() -> Iterator[tuple[str, type]]:
@@ -29,26 +34,36 @@ def sections() -> Iterator[tuple[str, type]]:
     yield from free_sections()
 
 
-def scope_of(tree: ast.AST) -> Scope:
-    nodes = list(ast.walk(tree))
-    imported = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
-    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return Scope(
-        imported | {node.id for node in nodes if isinstance(node, ast.Name)},
-        {node.attr for node in nodes if isinstance(node, ast.Attribute)},
-        {
-            call.args[0].attr
-            for call in calls
-            if isinstance(call.func, ast.Name) and call.func.id == "getattr" and isinstance(call.args[0], ast.Attribute)
-        },
-    )
+def fill(scope: Scope, node: ast.AST, functions: list[Scope]) -> None:
+    """Adds what `node` uses to its scope, and each function inside of it to `functions`. Visits each node once."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef():
+                function = Scope()
+                functions.append(function)
+                fill(function, child, functions)
+                scope.add(function)
+                continue
+            case ast.ImportFrom():
+                scope.names.update(alias.name for alias in child.names)
+            case ast.Name():
+                scope.names.add(child.id)
+            case ast.Attribute():
+                scope.attributes.add(child.attr)
+            case ast.Call(func=ast.Name(id="getattr"), args=[ast.Attribute() as given, *_]):
+                scope.dynamic.add(given.attr)
+            case ast.Constant() | ast.Load() | ast.Store():
+                continue
+        fill(scope, child, functions)
 
 
 def unread(sources: list[tuple[Path, str]]) -> set[str]:
     """Keys that no function reads which uses their section, nor any file of a room that names the section's class."""
-    trees = [ast.parse(source) for _, source in sources]
-    files = [(path.parent, scope_of(tree)) for (path, _), tree in zip(sources, trees, strict=True)]
-    functions = [scope_of(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    files, functions = [], list[Scope]()
+    for path, source in sources:
+        scope = Scope()
+        fill(scope, ast.parse(source), functions)
+        files.append((path.parent, scope))
     found: set[str] = set()
     for section, section_type in sections():
         if any(section in scope.dynamic for scope in functions):

@@ -1,11 +1,11 @@
 """Builds the fake `libnvidia-ml.so.1` from its C parts and the recordings of a real GPU."""
 
 import json
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fakes.compiler import compile_c
 from fakes.gpu.build import ACCOUNT
 
 HERE = Path(__file__).resolve().parent
@@ -80,13 +80,11 @@ def build(into: Path, without: Iterable[str] = (), nvml_version: str = "") -> Pa
     (into / "recording.h").write_text(header())
     hidden = " ".join(f"{name};" for name in without)
     (into / "symbols.map").write_text(f"{{ global: *; {f'local: {hidden}' if hidden else ''} }};\n")
-    library, made = into / SONAME, into / "made.so"
     defines = [f'-DNVML_VERSION="{nvml_version}"'] if nvml_version else []
-    subprocess.run(
-        ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{into}", *defines]
-        + [f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={into / 'symbols.map'}", "-o", str(made)]
-        + [str(HERE / part) for part in ("control.c", "devices.c", "instances.c")]
-        + [str(ACCOUNT), "-lpthread", "-lm"],
-        check=True,
+    linked = [f"-Wl,-soname,{SONAME}", "-Wl,--version-script={directory}/symbols.map"]
+    return compile_c(
+        into / SONAME,
+        [*(HERE / part for part in ("control.c", "devices.c", "instances.c")), ACCOUNT],
+        ["-shared", "-fPIC", *defines, *linked],
+        generated=[into / "recording.h", into / "symbols.map"],
     )
-    return made.rename(library)
