@@ -58,6 +58,29 @@ def test_no_more_programs_are_parked_than_have_to_be() -> None:
         assert plan(TERMS, situation(small, IDLE, claims=claims)).park == (parked,)
 
 
+def test_a_job_with_more_memory_than_its_shards_makes_room_first() -> None:
+    need = RoomNeed(("a",), 30 * GIB, 1.0)
+    later = replace(IDLE, key="later", idle_s=7200.0)
+    over = replace(IDLE, key="over", is_over_share=True)
+    assert plan(TERMS, situation(later, over, claims=RoomClaims((need,)))).park == ("over",)
+    assert plan(TERMS, situation(later, replace(over, is_over_share=False), claims=RoomClaims((need,)))).park == (
+        "later",
+    ), "else the one that was idle for longest"
+
+
+def test_a_job_at_work_with_more_memory_than_its_shards_makes_room_in_turns_first() -> None:
+    terms = replace(TERMS, oversubscribe=True)
+    waits = replace(PARKED, wakes_since_s=5.0)
+    within, over = (replace(IDLE, key=key, idle_s=0.0, seen_since_s=-4000.0) for key in ("within", "over"))
+    over = replace(over, is_over_share=True)
+    attained = {"a": {"within": 900.0, "over": 10.0, "parked": 20.0}}
+    assert plan(terms, situation(within, over, waits, attained_s=attained)).park == ("over",)
+    fair = replace(over, is_over_share=False)
+    assert plan(terms, situation(within, fair, waits, attained_s=attained)).park == ("within",)
+    young = replace(over, seen_since_s=0.0)
+    assert plan(terms, situation(young, waits, attained_s=attained)).park == (), "it has its turn, as all have"
+
+
 def test_a_lease_gets_a_gpu_that_idle_programs_alone_are_on() -> None:
     need = RoomNeed(("a", "b"), None, 1.0)
     other = replace(IDLE, key="busy", idle_s=0.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -20,7 +21,7 @@ from gpucommons.model.allocations import (
 from gpucommons.model.events import ALLOCATION_GONE, Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
-from gpucommons.model.ownership import Attribution, Place, ProcessShare, Reason, Workload
+from gpucommons.model.ownership import Attribution, Basis, Place, Portion, ProcessShare, Reason, Workload
 from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
@@ -294,6 +295,29 @@ def test_gpus_that_the_driver_does_not_list_or_open_are_missing() -> None:
     assert places.sentence.startswith("The GPU at 0000:3a:00.0 does not answer")
     assert unopened.sentence == "1 of 4 GPUs cannot be opened by the driver."
     assert summary_of(node, problems_of(node)).sentence.startswith("2 GPUs missing")
+
+
+def test_a_job_that_holds_more_memory_than_its_shards() -> None:
+    def uses(job: str, gib: int) -> ProcessShare:
+        place, workload = Place("GPU-0", 0, None), Workload(uid=1000, user="alice", job=job)
+        return ProcessShare(
+            place, 900, None, Portion(gib << 30, Basis.MEASURED), None, None, None, Reason.NO_OWNER, workload
+        )
+
+    def found(large_gib: int, *jobs: MappedJob) -> list[str]:
+        processes = (uses("1", large_gib - 10), uses("1", 10), uses("2", 1))
+        attribution = Attribution(processes, (), (), (), PidView(PidScope.HOST, ""))
+        mapping = JobMappingReading({(0, None): jobs})
+        whole = gpu(0, memory_total_bytes=80 << 30)
+        problems = problems_of(snapshot(whole, job_mapping=mapping, attribution=attribution))
+        assert all(each.kind is ProblemKind.OVER_MEMORY_SHARE for each in problems)
+        return [each.sentence for each in problems]
+
+    half, quarter = MappedJob("1", 1000, Fraction(1, 2)), MappedJob("2", 1000, Fraction(1, 4))
+    assert found(41, half, quarter) == ["Job 1 uses 41.0 GiB of GPU 0, and its shards are 40.0 GiB."]
+    assert not found(40, half, quarter), "as much as its shards"
+    assert not found(41, half), "alone it may have the whole GPU"
+    assert not found(41, MappedJob("1", 1000)), "a job with whole GPUs has no shards"
 
 
 def test_a_job_on_a_gpu_that_it_was_not_given() -> None:

@@ -327,6 +327,14 @@ def test_shards_are_shares() -> None:
         rates = slurm.node.shared.rates_since(before)
         part = rates.of(large) / (rates.of(large) + rates.of(small))
         assert 0.65 < part < 0.85
+        metrics = slurm.node.agent.get("/metrics")[1]
+        (given,) = (
+            line for line in metrics.splitlines() if f'_memory_share_bytes{{job_id="{slurm.job_of(small)}"' in line
+        )
+        (whole,) = (
+            line for line in metrics.splitlines() if f'_memory_total_bytes{{job_id="{slurm.job_of(small)}"' in line
+        )
+        assert float(given.split()[-1]) == float(whole.split()[-1]) // 4, "a quarter of the memory"
         large.end()
         before = slurm.node.shared.works()
         slurm.node.shared.let_pass(3.0)

@@ -39,6 +39,15 @@ def test_shards() -> None:
     assert "NodeName=gpu1 Gres=gpu:h200:2,shard:8 ..." in settings_of(found["slurm.conf"])
 
 
+def test_shards_under_mps_limit_the_memory_of_a_job() -> None:
+    found = files(replace(PLAN, shards=4, mps_memory_mib=143771))
+    assert "TaskProlog=/etc/slurm/gpucommons/task-prolog.sh" in settings_of(found["slurm.conf"])
+    assert "task-prolog --shard-mib 35942\n" in found["task-prolog.sh"]
+    without = files(replace(PLAN, shards=4))
+    assert "TaskProlog" not in without["slurm.conf"]
+    assert "shard-mib" not in without["task-prolog.sh"]
+
+
 def test_day_and_night_have_device_nodes_of_their_own() -> None:
     found = files(replace(PLAN, day_night=True))
     used = [line.partition("File=")[2].split()[0] for line in settings_of(found["gres.conf"]) if "File=" in line]

@@ -149,3 +149,13 @@ def test_it_begins_after_the_longest_wait_and_says_so(tmp_path: Path) -> None:
     says(tmp_path, "49 parking moves\n")()
     (line,) = lines_of(tmp_path, Clock(), wait_s=30.0)
     assert "job 49 is still on a GPU of this job after 30 s" in line
+
+
+def test_the_memory_limit_of_shards_under_mps() -> None:
+    def limits(shards: str, gpus: str, shard_mib: int = 1000) -> list[str]:
+        return list(hooks.memory_limit({"SLURM_SHARDS_ON_NODE": shards, "CUDA_VISIBLE_DEVICES": gpus}, shard_mib))
+
+    name = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+    assert limits("2", "3") == [f"{name}=0=2000M"], "the first GPU that the job sees"
+    assert limits("4", "0,1") == [f"{name}=0=2000M,1=2000M"]
+    assert limits("", "0") == limits("2", "") == limits("2", "0", 0) == [], "a job without shards, or no MPS"

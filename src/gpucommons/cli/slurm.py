@@ -167,6 +167,13 @@ def configuration(
         str, typer.Option("--type", metavar="NAME", help="Type of the GPUs in --gres=gpu:TYPE:1.")
     ] = "gpu",
     shards: Annotated[int, typer.Option(help="Parts into which jobs may divide a GPU; 0: none.", min=0, max=100)] = 0,
+    mps_memory_mib: Annotated[
+        int,
+        typer.Option(
+            help="Memory of a GPU in MiB, for --shards where jobs are clients of MPS: their part of it is their limit.",
+            min=0,
+        ),
+    ] = 0,
     day_night: Annotated[
         bool,
         typer.Option("--day-night", help="Each GPU twice: jobs of partition day suspend those of partition night."),
@@ -192,6 +199,8 @@ def configuration(
 
     if shards and day_night:
         raise CommandError("--shards and --day-night exclude each other: a suspended job keeps its shards; use one")
+    if mps_memory_mib and not shards:
+        raise CommandError("--mps-memory-mib needs --shards: it is the memory that the shards of a GPU divide")
     found = sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda path: int(path.removeprefix("/dev/nvidia")))
     gpu_files = found if gpus is None else [f"/dev/nvidia{index}" for index in range(gpus)]
     if not gpu_files:
@@ -207,6 +216,7 @@ def configuration(
         sys.executable,
         str(Path(hooks.__file__).resolve()),
         shutil.which("gpucommons") or f"{sys.executable} -m gpucommons",
+        mps_memory_mib,
     )
     contents = files(plan)
     if write is None:

@@ -27,6 +27,7 @@ class ProblemKind(StrEnum):
     SOURCE_FAILING = "source_failing"
     TRESPASSER = "trespasser"
     OUTSIDE_ALLOCATION = "outside_allocation"
+    OVER_MEMORY_SHARE = "over_memory_share"
     MPS = "mps"
     CHANNEL_FAILING = "channel_failing"
     ALERT = "alert"

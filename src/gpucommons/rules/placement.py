@@ -1,4 +1,5 @@
-"""Which pod holds a GPU, which lease a process belongs to, and what labels and annotations say. Pure."""
+"""Which pod holds a GPU, which lease a process belongs to, what memory goes with the shards of a job, and what labels
+and annotations say. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -17,6 +18,41 @@ _NO: Final = frozenset({"no", "false", "off", "0"})
 
 def says_no(labels: Mapping[str, str], name: str) -> bool:
     return labels.get(name, "").strip().lower() in _NO
+
+
+# The memory that goes with the shards of Slurm's jobs: the same part of the GPU as of its time. Pure.
+
+
+class MemoryShare(NamedTuple):
+    """Of one job on one GPU. `used_bytes` is what its processes hold there; those of unknown size are left out."""
+
+    gpu_index: int
+    bytes: int
+    used_bytes: int
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.used_bytes > self.bytes
+
+
+def memory_shares(readings: Readings) -> Mapping[tuple[str, str], MemoryShare]:
+    """Of each job with shards, by job and UUID of the GPU. A job with whole GPUs has none."""
+    if readings.job_mapping is None or readings.gpus is None:
+        return {}
+    totals = {gpu.identity.index: (gpu.identity.uuid, gpu.readings.memory_total_bytes) for gpu in readings.gpus.gpus}
+    used: dict[tuple[str, str], int] = {}
+    for process in () if readings.attribution is None else readings.attribution.processes:
+        # A user may name cgroups of their own like jobs.
+        if process.workload.job and not process.workload.delegated and process.memory is not None:
+            place = process.workload.job, process.place.gpu_uuid
+            used[place] = used.get(place, 0) + process.memory.amount
+    found = {}
+    for (index, _), jobs in readings.job_mapping.jobs.items():
+        uuid, total = totals.get(index, ("", None))
+        for job in jobs:
+            if job.share < 1 and total is not None:
+                found[job.id, uuid] = MemoryShare(index, int(job.share * total), used.get((job.id, uuid), 0))
+    return found
 
 
 # Which pods hold which GPU, as the kubelet reports it: the labels that dcgm-exporter sets. Pure.

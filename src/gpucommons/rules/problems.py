@@ -4,6 +4,7 @@ The agent judges these by itself. Alerts of Alertmanager are added where it is c
 problem of this list. A power cap is normal operation and never a problem.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Final
@@ -22,6 +23,7 @@ from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.health import XID_RECENT_S, Cause, HealthReason, gpu_health_of, lost_sentence, xid_meaning
+from gpucommons.rules.placement import memory_shares
 
 HELD_IDLE_S: Final = 1800.0
 # The source that asks the NVIDIA driver.
@@ -93,6 +95,7 @@ _WORDS: Final = {
     ProblemKind.LEDGER: "accounts not written",
     ProblemKind.SOURCE_FAILING: "source failing",
     ProblemKind.TRESPASSER: "process on a leased GPU",
+    ProblemKind.OVER_MEMORY_SHARE: "job with more memory than its shards",
     ProblemKind.MPS: "problem of MPS",
     ProblemKind.CHANNEL_FAILING: "messages not delivered",
     ProblemKind.OVER_QUOTA: "user over quota",
@@ -138,6 +141,7 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     )
     problems += _trespassers(readings)
     problems += _outside_allocation(readings)
+    problems += _over_memory_share(readings)
     if readings.leases is not None and readings.leases.mps is not None:
         problems += _mps(readings.leases.mps)
     if readings.ledger is not None:
@@ -375,6 +379,25 @@ def _outside_allocation(readings: Readings) -> Iterator[Problem]:
             uuid,
             indices[uuid],
         )
+
+
+def _over_memory_share(readings: Readings) -> Iterator[Problem]:
+    """One for each job and GPU, where another job has shards of the same GPU: alone a job may have all of it."""
+    shares = memory_shares(readings)
+    jobs_on = Counter(uuid for _, uuid in shares)
+    for (job_id, uuid), share in shares.items():
+        if share.is_exceeded and jobs_on[uuid] > 1:
+            yield Problem(
+                f"over_memory_share/{job_id}/{uuid}",
+                ProblemKind.OVER_MEMORY_SHARE,
+                HealthLevel.WARNING,
+                f"Job {job_id} uses {gibibytes(share.used_bytes)} of GPU {share.gpu_index}, and its shards are "
+                f"{gibibytes(share.bytes)}.",
+                "It makes room first where jobs are parked; under MPS its shards are its limit "
+                "('gpucommons slurm config --shards N --mps-memory-mib M').",
+                uuid,
+                share.gpu_index,
+            )
 
 
 def _trespassers(readings: Readings) -> Iterator[Problem]:

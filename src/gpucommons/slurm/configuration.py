@@ -16,6 +16,8 @@ _HOOKS: Final = ("prolog", "epilog", "task-prolog")
 class NodePlan:
     """`gpu_files` are the device files of the node's GPUs. `shards` is how many each GPU has; 0: whole GPUs only.
 
+    `mps_memory_mib` is the memory of a GPU where jobs with shards run under MPS; 0: they do not.
+
     With `day_night`, each GPU is listed twice, as type day and as type night; then `cores`, the cores of the node, are
     divided among the GPUs. `scripts` is the directory of the hook scripts; `python`, `hooks_file` and `command` are
     those of this installation.
@@ -31,6 +33,12 @@ class NodePlan:
     python: str
     hooks_file: str
     command: str
+    mps_memory_mib: int = 0
+
+    @property
+    def shard_mib(self) -> int:
+        """The memory that goes with one shard under MPS; 0: no limit."""
+        return self.mps_memory_mib // self.shards if self.shards else 0
 
     @property
     def cores_per_gpu(self) -> int:
@@ -41,6 +49,7 @@ def files(plan: NodePlan) -> Mapping[str, str]:
     """The content of each file by its name; scripts end with .sh."""
     found = {"gres.conf": _text(_gres(plan)), "slurm.conf": _text(_slurm(plan))}
     options = f" --gpus {len(plan.gpu_files)}" if plan.day_night else ""
+    options += f" --shard-mib {plan.shard_mib}" if plan.shard_mib else ""
     for hook in _HOOKS:
         found[f"{hook}.sh"] = _script(f"{plan.python} -I -S {plan.hooks_file} {hook}{options}")
     found["health.sh"] = _script(f"{plan.command} slurm health")
@@ -100,6 +109,9 @@ def _slurm(plan: NodePlan) -> Iterator[str]:
     if plan.day_night:
         yield "# Gives night jobs the real indices of their GPUs, and lets a day job wait until the memory of the"
         yield "# suspended night job has left its GPUs."
+        yield f"TaskProlog={scripts}/task-prolog.sh"
+    if plan.shard_mib:
+        yield f"# Limits jobs with shards that are clients of MPS to {plan.shard_mib} MiB for each shard."
         yield f"TaskProlog={scripts}/task-prolog.sh"
     yield "# Drains the node while a GPU is lost or must be reset, and resumes it afterwards."
     yield f"HealthCheckProgram={scripts}/health.sh"

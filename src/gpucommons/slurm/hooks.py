@@ -8,7 +8,8 @@ reads the directory. No agent has to run at that time: one that starts later fin
 
 The task prolog (the job's user, before each task and batch script) prints lines for Slurm: `export NAME=VALUE` changes
 the environment of the task, `print TEXT` writes into the job's output. Where a day job takes the GPU of a suspended
-night job, it waits until the memory of that job has left the GPU.
+night job, it waits until the memory of that job has left the GPU. Where jobs with shards run under MPS, it limits their
+memory to their shards.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str]) -> None:
         gpu_count = int(options.get("gpus", "0"))
         if hook == "task-prolog":
             for line in task_prolog(os.environ, directory, agent, gpu_count, float(options.get("wait", _MAX_WAIT_S))):
+                os.write(1, f"{line}\n".encode())
+            for line in memory_limit(os.environ, int(options.get("shard-mib", "0"))):
                 os.write(1, f"{line}\n".encode())
             return
         job, gpus = _job_id(os.environ), gpu_indices(os.environ.get("SLURM_JOB_GPUS", ""), gpu_count)
@@ -121,6 +124,15 @@ def task_prolog(
             sleep(_LOOK_S)
     for job in sorted(others):
         yield f"print gpucommons: the memory of suspended job {job} is still on a GPU of this job after {wait_s:g} s"
+
+
+def memory_limit(environment: Mapping[str, str], shard_mib: int) -> Iterator[str]:
+    """The limit of a job with shards under MPS; without MPS the driver ignores it. `shard_mib`: MiB of one shard."""
+    shards = _parse_decimal(environment.get("SLURM_SHARDS_ON_NODE", ""))
+    gpus = len(gpu_indices(environment.get("CUDA_VISIBLE_DEVICES", ""), 0))
+    if shards and shard_mib and gpus:
+        limit = -(-shards // gpus) * shard_mib
+        yield f"export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={','.join(f'{index}={limit}M' for index in range(gpus))}"
 
 
 def gpu_indices(text: str, gpu_count: int) -> list[int]:

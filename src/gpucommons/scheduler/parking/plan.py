@@ -12,7 +12,8 @@
    program, lease or client waits for its room, and parking makes that room. A program that waits to be brought back
    comes before leases and clients; one that made room for one of them comes after it. For programs that have just
    started (arrivals.py) a shorter idle time counts.
-5. A program that was brought back stays for `min_residence_s`, and one of class latency stays, unless its owner asks.
+5. Jobs that hold more memory than goes with their shards make room before all others.
+6. A program that was brought back stays for `min_residence_s`, and one of class latency stays, unless its owner asks.
 
 The parts below answer in this order: why a program cannot be parked; what waits for room; which programs make room;
 which room is kept for programs that come back; the plan; and, for people, when those that wait will have room.
@@ -412,9 +413,12 @@ def can_make_room(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) ->
 
 
 def idle_for(terms: ParkTerms, situation: ParkSituation, idle_after_s: float) -> list[PlannedProgram]:
-    """The programs that were idle for so long and can be parked: the longest idle first, then the largest."""
+    """The programs that were idle for so long and can be parked.
+
+    Jobs with more memory than their shards come first, then the longest idle, then the largest.
+    """
     idle = (program for program in situation.resident if _is_idle(terms, situation, program, idle_after_s))
-    return sorted(idle, key=lambda program: (-program.idle_s, -program.bytes, program.key))
+    return sorted(idle, key=lambda program: (not program.is_over_share, -program.idle_s, -program.bytes, program.key))
 
 
 def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> bool:

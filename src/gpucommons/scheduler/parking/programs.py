@@ -430,6 +430,7 @@ class ResidentPrograms:
             asked=resident.asked,
             is_young=not woken and self._is_young(resident, now_s),
             is_latency=program.key in self.latency,
+            is_over_share=program.is_over_share,
             processes=program.process_keys,
         )
 

@@ -61,7 +61,8 @@ def _competing(situation: ParkSituation, device: str) -> Iterator[str]:
 # 2. Programs that take short turns with others cost the GPU nothing while they are moved, because the others use their
 #    time. They stay for `min_residence_s`.
 # 3. The program that has had most of the GPU's time makes room, once it is ahead of the one that waits: in short turns
-#    by half of the time that moving takes, otherwise at all.
+#    by half of the time that moving takes, otherwise at all. A job that holds more memory than goes with its shards
+#    makes room first, and need not be ahead.
 
 # As measured on an H200.
 OUT_BYTES_S: Final = 2e9
@@ -74,7 +75,10 @@ _MAX_STAYING: Final = 10
 
 def most_served_first(situation: ParkSituation) -> list[PlannedProgram]:
     """The programs on GPUs, in the order in which they make room."""
-    return sorted(situation.resident, key=lambda one: (-_attained_s(situation, one), one.on_gpu_since_s, one.key))
+    return sorted(
+        situation.resident,
+        key=lambda one: (not one.is_over_share, -_attained_s(situation, one), one.on_gpu_since_s, one.key),
+    )
 
 
 def turn_end_s(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> float:
@@ -84,7 +88,7 @@ def turn_end_s(terms: ParkTerms, situation: ParkSituation, program: PlannedProgr
     may_end_s = program.on_gpu_since_s + max(terms.min_residence_s, stays_s)
     lead_s = moving_s * _LEAD_RATIO if program.in_turns else 0.0
     missing_s = max((lead_s - ahead_s for ahead_s in _ahead_s(situation, program, need)), default=0.0)
-    if missing_s <= 0:
+    if missing_s <= 0 or program.is_over_share:
         return may_end_s
     at_work = max(programs_at_work(situation, device) for device in program.memory)
     return max(may_end_s, situation.now_s + missing_s * at_work)

@@ -70,7 +70,8 @@ class PlannedProgram:
     `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
     worked, for the turn of another. `made_for` is the need for which it made room; empty: none. `touched`: it waits
     because its user uses it or asked for it. `is_young`: it came to its GPU a few minutes ago. `is_latency`: it is of
-    class latency, and is parked only if its owner asks. `processes` are those on the GPU.
+    class latency, and is parked only if its owner asks. `is_over_share`: its job holds more GPU memory than goes with
+    its shards. `processes` are those on the GPU.
     """
 
     key: str
@@ -92,6 +93,7 @@ class PlannedProgram:
     touched: bool = True
     is_young: bool = False
     is_latency: bool = False
+    is_over_share: bool = False
     processes: frozenset[ProcessKey] = frozenset()
 
     @property

@@ -16,7 +16,7 @@ from gpucommons.model.ownership import WHOLE_SM, Owner, OwnerKind, ProcessShare,
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import Container, all_containers
-from gpucommons.rules.placement import leases_of_processes
+from gpucommons.rules.placement import leases_of_processes, memory_shares
 
 # Whether a process used its GPU, and which device that is, from one GPU reading. Pure.
 #
@@ -129,6 +129,8 @@ class GpuUser:
     lease_class: str = ""
     # The part of the GPU that a batch system gave to its job, such as two of four shards; None: whole GPUs.
     gpu_share: float | None = None
+    # Its job holds more GPU memory than goes with this part.
+    is_over_share: bool = False
 
     @property
     def command(self) -> str:
@@ -200,6 +202,10 @@ class Program:
     @property
     def gpu_share(self) -> float | None:
         return self.first.gpu_share
+
+    @property
+    def is_over_share(self) -> bool:
+        return self.first.is_over_share
 
     @property
     def owner(self) -> Owner | None:
@@ -309,6 +315,7 @@ class _Surroundings:
         self._pods = readings.pods
         mapped = () if readings.job_mapping is None else readings.job_mapping.jobs.values()
         self._gpu_shares = {job.id: float(job.share) for jobs in mapped for job in jobs if job.share < 1}
+        self._over_share = {job for (job, _), share in memory_shares(readings).items() if share.is_exceeded}
         self._groups: dict[str, set[str]] = {}
         if readings.users is not None:
             for name, members in readings.users.members.items():
@@ -340,6 +347,7 @@ class _Surroundings:
             frozenset(self._groups.get(_person(owner, workload), ())),
             self._labels(workload),
             gpu_share=self._gpu_shares.get(workload.job or ""),
+            is_over_share=workload.job in self._over_share,
         )
 
     def _labels(self, workload: Workload) -> Mapping[str, str]:

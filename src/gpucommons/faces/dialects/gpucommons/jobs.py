@@ -10,6 +10,7 @@ from gpucommons.model.allocations import Allocation
 from gpucommons.model.ownership import WHOLE_SM
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.workloads import JobHostUse
+from gpucommons.rules.placement import memory_shares
 
 _ON_SLOT = ("job_id", "user", "slot", "uuid")
 
@@ -20,6 +21,9 @@ SM = gauge(
 )
 MEMORY = gauge("gpucommons_job_gpu_memory_bytes", "GPU memory that a job uses on a slot.", *_ON_SLOT)
 TOTAL = gauge("gpucommons_job_gpu_memory_total_bytes", "GPU memory of a slot that a job holds.", *_ON_SLOT)
+SHARE = gauge(
+    "gpucommons_job_gpu_memory_share_bytes", "GPU memory that goes with the shards of a Slurm job.", *_ON_SLOT
+)
 CPUS = gauge("gpucommons_job_cpus", "CPUs that Slurm gave to a job on this node.", "job_id")
 CPU_SECONDS = counter("gpucommons_job_cpu_seconds_total", "CPU time of a Slurm job on this node.", "job_id")
 HOST_MEMORY = gauge(
@@ -27,7 +31,7 @@ HOST_MEMORY = gauge(
 )
 HOST_LIMIT = gauge("gpucommons_job_memory_limit_bytes", "Host memory that Slurm gave to a job on this node.", "job_id")
 
-CATALOGUE = (SM, MEMORY, TOTAL, CPUS, CPU_SECONDS, HOST_MEMORY, HOST_LIMIT)
+CATALOGUE = (SM, MEMORY, TOTAL, SHARE, CPUS, CPU_SECONDS, HOST_MEMORY, HOST_LIMIT)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -44,6 +48,9 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         status.slot.uuid: status.memory_total_bytes for status in (readings.slots.slots if readings.slots else ())
     }
     yield TOTAL.of({labels: total for labels, one in rows if (total := totals.get(one.slot.uuid)) is not None}.items())
+    shares = memory_shares(readings)
+    given = ((labels, shares.get((one.account.job, one.slot.gpu_uuid))) for labels, one in rows)
+    yield SHARE.of({labels: share.bytes for labels, share in given if share is not None}.items())
     if readings.job_hosts is None:
         return
     by_id = readings.job_hosts.by_id
