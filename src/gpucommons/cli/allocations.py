@@ -9,9 +9,9 @@ import typer
 from gpucommons.base.text import Printable, parse_decimal, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
+from gpucommons.cli.options import AsJson, TableFormat
 from gpucommons.cli.output import Line, plain_line, show, show_line, show_lines, terminal_width
-from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.reader import Reader, hidden_note, reading
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, exact_table, wrapped
 from gpucommons.faces.documents.values import indented
@@ -54,6 +54,7 @@ _ANY = "any"
 Document = Mapping[str, Any]
 
 
+@reading("simulate", "procfs")
 def allocations(
     user: Annotated[
         str | None,
@@ -63,15 +64,10 @@ def allocations(
     ] = None,
     format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-    simulate: Simulate = None,
-    procfs: Procfs = None,
+    *,
+    reader: Reader,
 ) -> None:
     """List the holders of each GPU now: held (stopped), running or active, and whether it was allocated."""
-    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     document = reader.get("allocations", {"user": user})
     if as_json or format is Format.JSON:
         show(indented(document))

@@ -13,15 +13,10 @@ from gpucommons.base.text import Printable, printable
 from gpucommons.cli.command_line import CommandError, say
 from gpucommons.cli.options import (
     AsJson,
-    CaFile,
-    ConfigFile,
-    Connect,
-    PasswordFile,
-    Simulate,
     load_settings,
 )
 from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_lines, terminal_width
-from gpucommons.cli.reader import Reader, hidden_note, readable_file
+from gpucommons.cli.reader import Reader, hidden_note, readable_file, reading
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.faces.documents.values import indented, one_line
@@ -38,6 +33,7 @@ _MAX = 1000
 Document = Mapping[str, Any]
 
 
+@reading("simulate")
 def events(
     since: Annotated[
         str | None, typer.Option(metavar="24h|DATE", help="Only newer events: an age or a date.", show_default=False)
@@ -59,11 +55,8 @@ def events(
         Format, typer.Option(help="Output format. With --follow, json is one object per line.")
     ] = Format.TABLE,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-    simulate: Simulate = None,
+    *,
+    reader: Reader,
 ) -> None:
     """Show events: GPUs lost and back, XIDs, allocations seen and gone, quotas, revoked turns."""
     format = Format.JSON if as_json else format
@@ -71,7 +64,6 @@ def events(
         raise CommandError(
             f"--format {format} cannot be combined with --follow, which prints single lines: use table or json"
         )
-    reader = Reader(connect, password_file, ca_file, config, simulate)
     chosen = {"since": since, "type": type, "user": user, "limit": str(_MAX)}
     document = reader.ask("events", chosen)
     if document is not None and document["events"] is None:

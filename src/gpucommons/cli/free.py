@@ -13,9 +13,9 @@ from gpucommons.base.text import memory_text, printable
 from gpucommons.cli.command_line import CommandError, NotFound
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, has_memory, show_free_fleet
 from gpucommons.cli.gpus_view import missing
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
+from gpucommons.cli.options import AsJson, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
-from gpucommons.cli.reader import Reader
+from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.text_table import Format, TextTable, exact_table
 from gpucommons.faces.documents.values import indented
 
@@ -34,6 +34,7 @@ _UUID = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 Document = Mapping[str, Any]
 
 
+@reading("simulate", "procfs")
 def free(
     memory: Annotated[
         str | None,
@@ -46,12 +47,8 @@ def free(
     prometheus: PrometheusUrl = None,
     format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-    simulate: Simulate = None,
-    procfs: Procfs = None,
+    *,
+    reader: Reader,
 ) -> None:
     """List the free GPUs and MIG devices. Exit status 1 if there is none."""
     if export and (as_json or format is not Format.TABLE):
@@ -59,7 +56,6 @@ def free(
         raise CommandError(f"--export and {other} exclude each other: --export prints one line for a shell")
     as_json = as_json or format is Format.JSON
     needed = _bytes(memory)
-    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     if fleet or prometheus:
         if export:
             raise CommandError("--export and --fleet exclude each other: a command cannot use the GPUs of another node")

@@ -6,9 +6,9 @@ import typer
 
 from gpucommons.cli.fleet import OfFleet, PrometheusUrl, show_fleet
 from gpucommons.cli.gpus_view import exact_gpus, gpu_lines, missing, problem_lines, summary_lines
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
+from gpucommons.cli.options import AsJson, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
-from gpucommons.cli.reader import Reader
+from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.text_table import Format
 from gpucommons.faces.documents.values import indented
 
@@ -16,22 +16,18 @@ from gpucommons.faces.documents.values import indented
 _NOT_ANSWERING = ("driver", "gpu_missing", "gpu_lost")
 
 
+@reading("simulate", "procfs")
 def gpus(
     wide: Annotated[bool, typer.Option("--wide", help="Show UUIDs too, even if lines exceed the terminal.")] = False,
     fleet: OfFleet = False,
     prometheus: PrometheusUrl = None,
     format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-    simulate: Simulate = None,
-    procfs: Procfs = None,
+    *,
+    reader: Reader,
 ) -> None:
     """List the GPUs: use, memory, heat, power, owner and state. Exit status 1 if one of the node's GPUs is lost."""
     as_json = as_json or format is Format.JSON
-    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     if fleet or prometheus:
         show_fleet(reader, prometheus, Format.JSON if as_json else format)
         return

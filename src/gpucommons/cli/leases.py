@@ -17,9 +17,9 @@ from gpucommons.base.text import printable, printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.lease_view import local_time, queue_lines, reservation_lines
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
+from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
-from gpucommons.cli.reader import Reader
+from gpucommons.cli.reader import Reader, reading
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.faces.documents.values import indented
 from gpucommons.leases.protocol import LeaseServiceGone, answer_of
@@ -103,29 +103,24 @@ def _date(text: str, now: datetime) -> datetime:
 # `gpucommons queue`: leases, and the requests that wait.
 
 
-def queue(
-    as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-) -> None:
+@reading()
+def queue(as_json: AsJson = False, *, reader: Reader) -> None:
     """Print the leases of this node, and the requests that wait, in the order in which they are served."""
-    document = _queue(connect, password_file, ca_file, config)
+    document = _queue(reader)
     if as_json:
         show(indented(document))
     else:
         show_lines(queue_lines(document, time.time(), terminal_width()))
 
 
-def _queue(connect: str | None, password_file: Path | None, ca_file: Path | None, config: Path | None) -> Document:
+def _queue(reader: Reader) -> Document:
     """The queue as the service has it now; with --connect, that of another agent's latest snapshot."""
-    if connect is None:
-        found: Document = ask(config, {"request": "queue"})
-        return found
-    queue: Document | None = Reader(connect, password_file, ca_file, config).get("queue")["queue"]
+    if reader.connect is None:
+        own: Document = ask(reader.config, {"request": "queue"})
+        return own
+    queue: Document | None = reader.get("queue")["queue"]
     if queue is None:
-        raise CommandError(f"the agent at {connect} gives no leases ([leases] enabled)")
+        raise CommandError(f"the agent at {reader.connect} gives no leases ([leases] enabled)")
     return queue
 
 
@@ -184,15 +179,10 @@ def reserve(
 # `gpucommons reservations`: what is reserved.
 
 
-def reservations(
-    as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-) -> None:
+@reading()
+def reservations(as_json: AsJson = False, *, reader: Reader) -> None:
     """Print the reservations of this node, earliest first."""
-    document = _queue(connect, password_file, ca_file, config)
+    document = _queue(reader)
     if as_json:
         show(indented(document["reservations"]))
     else:

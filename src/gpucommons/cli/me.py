@@ -11,9 +11,9 @@ from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.job_view import co2_text, money_text
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate
+from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
-from gpucommons.cli.reader import Reader
+from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler_view import behind, explanation, room_lines, seconds
 from gpucommons.cli.text_table import TextTable, wrapped
 from gpucommons.cli.why import own_clients, user_name
@@ -25,20 +25,16 @@ _NUMBERS = frozenset({4, 5, 6, 7})
 Document = Mapping[str, Any]
 
 
+@reading("simulate", "procfs")
 def me(
     messages: Annotated[
         bool, typer.Option("--messages", help="Only my messages about GPUs that are idle now, for a login script.")
     ] = False,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-    simulate: Simulate = None,
-    procfs: Procfs = None,
+    *,
+    reader: Reader,
 ) -> None:
     """Show my jobs and what they use, my messages, my wait, my hours of this month, my quota."""
-    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     if messages:
         _show_messages(reader, user_name(os.getuid()), as_json)
         return

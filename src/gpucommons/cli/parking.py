@@ -13,7 +13,7 @@ import typer
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import gibibytes, printable, printable_lines
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile
+from gpucommons.cli.options import AsJson, ConfigFile
 from gpucommons.cli.output import (
     Line,
     clear_live,
@@ -25,7 +25,7 @@ from gpucommons.cli.output import (
     show_live,
     terminal_width,
 )
-from gpucommons.cli.reader import Reader
+from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler import SocketPath, read_turns, send
 from gpucommons.cli.scheduler_view import arrival_line
 from gpucommons.cli.suggestions import pids
@@ -225,16 +225,15 @@ def wake(
 # `gpucommons parked`: the programs whose GPU memory is in host memory.
 
 
+@reading()
 def parked(
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
+    *,
+    reader: Reader,
     socket_path: SocketPath = None,
 ) -> None:
     """Print the parked programs: since when, how much host memory they take, and why one is not back yet."""
-    parking = _parking_of(read_turns(Reader(connect, password_file, ca_file, config), socket_path)["turns"])
+    parking = _parking_of(read_turns(reader, socket_path)["turns"])
     if as_json:
         show(indented({"parking": parking}))
     else:

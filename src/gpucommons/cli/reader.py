@@ -4,18 +4,20 @@ The order: the agent of --connect; the agent's Unix socket; its TCP listener. On
 command read the machine itself, and says so in one line on stderr.
 """
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
 from gpucommons.base.files import refused
 from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.agent_client import FIRST_SAMPLE_S, AgentAddress, BadRequest, Document, NoAnswer, get, named_address
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, say
-from gpucommons.cli.options import load_settings
+from gpucommons.cli.options import CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, load_settings
 from gpucommons.config.runtime_directory import AUTO, DEFAULT_LISTEN, known_sockets
 
 if TYPE_CHECKING:
@@ -123,6 +125,38 @@ class Reader:
             self.say_alone("this command reads the machine itself, which takes about 2 s")
             _, self._sample = take_sample(self.config, self.simulate, self.procfs)
         return api_document(self._sample, name, parameters)
+
+
+_AGENT_OPTIONS: Final = {"connect": Connect, "password_file": PasswordFile, "ca_file": CaFile, "config": ConfigFile}
+_SAMPLE_OPTIONS: Final = {"simulate": Simulate, "procfs": Procfs}
+
+
+def reading(*without_agent: Literal["simulate", "procfs"]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare a command that reads: in place of its parameter `reader` it has the options of a Reader.
+
+    Typer makes an option of each parameter, and knows no bundle of them. `without_agent` are the options for what the
+    command reads itself.
+    """
+    options: dict[str, Any] = {**_AGENT_OPTIONS, **{name: _SAMPLE_OPTIONS[name] for name in without_agent}}
+
+    def declare(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            command(reader=Reader(**{name: values.pop(name) for name in options}), **values)
+
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            if parameter.name == "reader":
+                kind = inspect.Parameter.KEYWORD_ONLY
+                parameters += [
+                    inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()
+                ]
+            else:
+                parameters.append(parameter)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return declare
 
 
 def local_urls(listen: str) -> list[str]:

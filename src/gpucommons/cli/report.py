@@ -17,16 +17,11 @@ from gpucommons.cli.fleet import PrometheusUrl, fleet_report
 from gpucommons.cli.job_view import co2_text, job_lines, node_lines
 from gpucommons.cli.options import (
     AsJson,
-    CaFile,
-    ConfigFile,
-    Connect,
-    PasswordFile,
-    Simulate,
     TableFormat,
     load_settings,
 )
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
-from gpucommons.cli.reader import Reader, hidden_note, readable_file
+from gpucommons.cli.reader import Reader, hidden_note, readable_file, reading
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrapped
 from gpucommons.cli.why import processes_of
@@ -77,6 +72,7 @@ class Rows(StrEnum):
     MONTH = "month"
 
 
+@reading("simulate")
 def report(
     since: Annotated[
         str | None,
@@ -110,16 +106,12 @@ def report(
     prometheus: PrometheusUrl = None,
     format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-    simulate: Simulate = None,
+    *,
+    reader: Reader,
 ) -> None:
     """Report GPU-hours held, active and idle, memory, energy, efficiency and cost, from the ledger."""
     if since is not None and month is not None:
         raise CommandError("--since and --month exclude each other: use one of them")
-    reader = Reader(connect, password_file, ca_file, config, simulate)
     if job is not None:
         if since or month or user or fleet or by is not Rows.USER or format in (Format.CSV, Format.MARKDOWN):
             raise CommandError("--job reports one job, with --json or as text: leave the other options out")

@@ -17,9 +17,9 @@ import typer
 
 from gpucommons.base.text import printable_lines
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, load_settings
+from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
-from gpucommons.cli.reader import Reader
+from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_target
 from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrapped
@@ -117,17 +117,15 @@ def read_turns(reader: Reader, socket_path: str | None) -> Document:
 
 
 @app.command()
+@reading()
 def status(
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Print again each second until Ctrl-C.")] = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
+    *,
+    reader: Reader,
     socket_path: SocketPath = None,
 ) -> None:
     """Print running and waiting clients of each GPU, why they wait, memory, and the time left of the turn."""
-    reader = Reader(connect, password_file, ca_file, config)
     while True:
         document = read_turns(reader, socket_path)
         if watch and as_json:
@@ -218,17 +216,16 @@ def set_class(
 
 
 @app.command()
+@reading()
 def explain(
     target: Explained,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
+    *,
+    reader: Reader,
     socket_path: SocketPath = None,
 ) -> None:
     """Say why a client waits, and about how long."""
-    document = read_turns(Reader(connect, password_file, ca_file, config), socket_path)
+    document = read_turns(reader, socket_path)
     turns = document["turns"]
     lines = explanations(turns, target)
     if not lines:

@@ -8,9 +8,9 @@ import typer
 from gpucommons.base.text import Printable, printable, printable_lines, qualified_name
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.gpus_view import missing
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile, Procfs, Simulate, TableFormat
+from gpucommons.cli.options import AsJson, TableFormat
 from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_lines, terminal_width
-from gpucommons.cli.reader import Reader, hidden_note
+from gpucommons.cli.reader import Reader, hidden_note, reading
 from gpucommons.cli.scheduler_view import parked_lines
 from gpucommons.cli.suggestions import gpus, pids, users
 from gpucommons.cli.text_table import Format, TextTable, exact_table, wrapped
@@ -200,6 +200,7 @@ def _place(row: Document) -> str:
 # `gpucommons who`: the owner of each part of each GPU, or how the owner of one process is found.
 
 
+@reading("simulate", "procfs")
 def who(
     user: Annotated[
         str | None,
@@ -221,15 +222,10 @@ def who(
     ] = None,
     format: TableFormat = Format.TABLE,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
-    simulate: Simulate = None,
-    procfs: Procfs = None,
+    *,
+    reader: Reader,
 ) -> None:
     """Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner."""
-    reader = Reader(connect, password_file, ca_file, config, simulate, procfs)
     document = reader.get("who", {"gpu": gpu, "user": user, "pid": None if pid is None else str(pid)})
     reading = document["who"]
     if pid is not None and (reading is None or not reading["processes"]):

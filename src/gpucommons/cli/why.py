@@ -11,9 +11,9 @@ from gpucommons.base.text import parse_decimal, printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import NotFound
 from gpucommons.cli.lease_view import request_line, requests_before, requests_of
-from gpucommons.cli.options import AsJson, CaFile, ConfigFile, Connect, PasswordFile
+from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, terminal_width
-from gpucommons.cli.reader import Reader
+from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler import read_turns
 from gpucommons.cli.scheduler_view import behind, clients_named, explanation, kept_lines, room_lines
 from gpucommons.cli.suggestions import pids
@@ -25,6 +25,7 @@ from gpucommons.model.words import NO_POD
 _NO_TURNS: Document = {"gpus": {}, "clients": {}, "parking": None}
 
 
+@reading()
 def why(
     target: Annotated[
         str | None,
@@ -36,13 +37,10 @@ def why(
         ),
     ] = None,
     as_json: AsJson = False,
-    connect: Connect = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    config: ConfigFile = None,
+    *,
+    reader: Reader,
 ) -> None:
     """Say why a program waits for a GPU or its turn, and what limits one that runs."""
-    reader = Reader(connect, password_file, ca_file, config)
     queued = reader.ask("queue")
     queue = queued and queued["queue"]
     document = queued if queued is not None and reader.get("turns")["turns"] is None else read_turns(reader, None)
