@@ -5,6 +5,10 @@ does not fire has no result, but its selectors have series. A query holds if the
 the peer, for the query and for each of its selectors.
 
     python -m bench.peer_queries --dialect nodeexporter --peer 127.0.0.1:9100 alerts.yaml dashboard.json
+    python -m bench.peer_queries --dialect nodeexporter --made-machine alerts.yaml
+
+With `--made-machine` both read the machine made of files of the tests, with software RAIDs, a bond and sensors, and
+the peer is Debian's node_exporter, which the script starts.
 
 FILES are Grafana dashboards (JSON) and rule files of Prometheus (YAML); they are not part of this project.
 """
@@ -16,15 +20,19 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from bench.table import show
+from faces.dialects.nodeexporter.made_machine import MadeMachine, made_machine
+from faces.dialects.nodeexporter.test_made_machine import UPSTREAM, their_arguments
 from prometheus_server import Prometheus, running_prometheus
 from running import running_agent
+from testbeds.node_exporter import running_node_exporter
 
 _SCRAPE_S = 5
 # A rate over a minute needs this long.
@@ -100,14 +108,45 @@ def compare(prometheus: Prometheus, name: str, query: str) -> tuple[str, ...]:
     return name, f"{ours} / {theirs}", ", ".join(f"{left} / {right}" for left, right in pairs), verdict
 
 
+def node_exporter_on(stack: ExitStack, machine: MadeMachine) -> str:
+    """HOST:PORT of a node_exporter that reads the machine."""
+    url = stack.enter_context(
+        running_node_exporter(
+            f"--path.procfs={machine.procfs}",
+            f"--path.sysfs={machine.sysfs}",
+            f"--path.rootfs={machine.rootfs}",
+            f"--path.udev.data={machine.udev_data}",
+            *their_arguments(UPSTREAM),
+        )
+    )
+    return url.removeprefix("http://").removesuffix("/metrics")
+
+
+def agent_on(machine: MadeMachine) -> Mapping[str, str]:
+    """The variables of an agent that reads the machine."""
+    return {
+        "GPUCOMMONS_PATH_PROCFS": str(machine.procfs),
+        "GPUCOMMONS_PATH_SYSFS": str(machine.sysfs),
+        "GPUCOMMONS_PATH_ROOTFS": str(machine.rootfs),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare a peer's queries on the agent and on the peer.")
     parser.add_argument("--dialect", required=True)
-    parser.add_argument("--peer", required=True, help="HOST:PORT of the peer's exporter")
+    peers = parser.add_mutually_exclusive_group(required=True)
+    peers.add_argument("--peer", help="HOST:PORT of the peer's exporter")
+    peers.add_argument("--made-machine", action="store_true", help="node_exporter on a machine made of files")
     parser.add_argument("--settle", type=float, default=_SETTLE_S, help="seconds of scrapes before the queries")
     parser.add_argument("files", nargs="+", type=Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, running_agent(environment=dict(os.environ)) as agent:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        environment, peer = dict(os.environ), given.peer
+        if given.made_machine:
+            machine = made_machine(Path(directory) / "machine")
+            environment |= agent_on(machine)
+            peer = node_exporter_on(stack, machine)
+        agent = stack.enter_context(running_agent(environment=environment))
         config = Path(directory) / "prometheus.yml"
         jobs = [
             {
@@ -117,7 +156,7 @@ def main() -> None:
             }
             for exporter, path, address in (
                 ("agent", f"/metrics/{given.dialect}", agent.url.removeprefix("http://").rstrip("/")),
-                ("peer", "/metrics", given.peer),
+                ("peer", "/metrics", peer),
             )
         ]
         config.write_text(yaml.safe_dump({"global": {"scrape_interval": f"{_SCRAPE_S}s"}, "scrape_configs": jobs}))

@@ -1,8 +1,9 @@
 """XPUShare's scheduler and the agent, each driven by the same client: memory of the running clients, and the log.
 
-`python -m bench.xpushare_peer XPUSHARE_SCHEDULER`, as root, with the program that XPUShare's build makes. A fake driver
-has one GPU. The client allocates 3 GiB of managed memory; its process uses 3.5 GiB. Each scheduler runs alone, with
-the same variables, in a network namespace and a root of its own. Bar: no difference.
+`python -m bench.xpushare_peer SCHEDULER`, as root, with `xpushare-scheduler` or, of nvshare's version 2,
+`nvshare-scheduler`, as their builds make them. A fake driver has one GPU. The client allocates 3 GiB of managed
+memory; its process uses 3.5 GiB. Each scheduler runs alone, with the same variables, in a network namespace and a root
+of its own. Bar: no difference.
 """
 
 import http.client
@@ -23,16 +24,8 @@ from scheduler.served import Scripted
 from testbeds.hosts import host
 
 GIB = 1 << 30
-SOCKET = "/var/run/xpushare/scheduler.sock"
-VARIABLES = {
-    "XPUSHARE_METRICS_ENABLE": "1",
-    "XPUSHARE_METRICS_ADDR": "127.0.0.1:9402",
-    "XPUSHARE_MAX_RUNTIME_SEC": "60",
-}
-FAMILIES = tuple(
-    f"xpushare_scheduler_{name}"
-    for name in ("running_clients", "running_memory_bytes", "peak_running_memory_bytes", "memory_overloaded")
-)
+VARIABLES = {"METRICS_ENABLE": "1", "METRICS_ADDR": "127.0.0.1:9402", "MAX_RUNTIME_SEC": "60"}
+FAMILIES = ("running_clients", "running_memory_bytes", "peak_running_memory_bytes", "memory_overloaded")
 STEPS = ("registered", "running with 4 GiB", "running with 3 GiB", "released")
 LOGGED = "Max runtime per task: 60 seconds"
 WAIT_S = 30.0
@@ -49,30 +42,35 @@ def main() -> None:
                 inside.wait(timeout=200)
             print(log.read_text())
             sys.exit(inside.returncode)
-    compare([sys.argv[1]], Path(sys.argv[2]))
+    compare(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
-def compare(program: list[str], directory: Path) -> None:
+def compare(program: Path, directory: Path) -> None:
+    name = program.name.partition("-")[0]
+    if name not in ("nvshare", "xpushare"):
+        raise SystemExit(f"{program}: expected a program named nvshare-scheduler or xpushare-scheduler")
     fake = FakeNvml(directory / "driver", build(directory / "library"))
     fake.say("gpus 1", process(0, os.getpid(), 7 * GIB // 2))
     # The program's own libraries may be on the path of this script.
     libraries = f"{fake.environment()['LD_LIBRARY_PATH']}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-    environment = {**os.environ, **fake.environment(), **VARIABLES, "LD_LIBRARY_PATH": libraries}
+    variables = {f"{name.upper()}_{variable}": value for variable, value in VARIABLES.items()}
+    environment = {**os.environ, **fake.environment(), **variables, "LD_LIBRARY_PATH": libraries}
     own = {"PYTHONPATH": os.pathsep.join(sys.path), "GPUCOMMONS_LEDGER_ENABLED": "false"}
     agent = [sys.executable, "-m", "gpucommons", "up", "--scheduler", "--listen", "127.0.0.1:9460"]
-    theirs = drive(program, environment, directory / "peer.log")
-    ours = drive(agent, {**environment, **own}, directory / "agent.log")
-    rows = [[*key, theirs[key], ours.get(key), theirs[key] == ours.get(key)] for key in theirs]
-    show("XPUShare's scheduler and the agent", ["step", "metric or log", "XPUShare", "agent", "same"], rows)
+    theirs = drive(name, [str(program)], environment, directory / "peer.log")
+    ours = drive(name, agent, {**environment, **own}, directory / "agent.log")
+    rows: list[list[object]] = [[*key, theirs[key], ours.get(key), theirs[key] == ours.get(key)] for key in theirs]
+    show(f"{program.name} and the agent", ["step", "metric or log", name, "agent", "same"], rows)
     sys.exit(0 if all(row[-1] for row in rows) else 1)
 
 
-def drive(command: list[str], environment: Mapping[str, str], log: Path) -> Seen:
+def drive(name: str, command: list[str], environment: Mapping[str, str], log: Path) -> Seen:
+    socket = f"/var/run/{name}/scheduler.sock"
     with log.open("wb") as out:
         child = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=log.parent)
     seen: Seen = {}
     try:
-        client = connect()
+        client = connect(socket)
         for step in STEPS:
             if step == "registered":
                 client.register("pod", "ns", gpu="0")
@@ -82,38 +80,38 @@ def drive(command: list[str], environment: Mapping[str, str], log: Path) -> Seen
                 client.report(3 * GIB)
             else:
                 client.release()
-            for name, value in settled().items():
-                seen[step, name] = value
+            for metric, value in settled(name).items():
+                seen[step, metric] = value
     except BaseException:
         print(log.read_text(errors="replace")[-3000:])
         raise
     finally:
         child.terminate()
         child.wait(timeout=30)
-        Path(SOCKET).unlink(missing_ok=True)
+        Path(socket).unlink(missing_ok=True)
     seen["start", LOGGED] = LOGGED in log.read_text(errors="replace")
     return seen
 
 
-def connect() -> Scripted:
+def connect(socket: str) -> Scripted:
     deadline_s = time.monotonic() + WAIT_S
     while True:
         try:
             scrape()
-            return Scripted(SOCKET)
+            return Scripted(socket)
         except OSError:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(0.1)
 
 
-def settled() -> Mapping[str, float]:
+def settled(name: str) -> Mapping[str, float]:
     """The values two seconds later: longer than either takes to read its state."""
     time.sleep(2.0)
     found: dict[str, float] = {}
-    for (name, _), value in scrape().items():
-        if name in FAMILIES:
-            found[name] = found.get(name, 0.0) + value
+    for (metric, _), value in scrape().items():
+        if metric in {f"{name}_scheduler_{family}" for family in FAMILIES}:
+            found[metric] = found.get(metric, 0.0) + value
     return found
 
 

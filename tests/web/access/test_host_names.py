@@ -66,7 +66,7 @@ def test_the_setting() -> None:
             parse_host_names(wrong)
 
 
-def test_the_main_listener_refuses_foreign_names() -> None:
+def test_the_main_listener_refuses_foreign_names_and_logs_each_once(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         async with serving(listeners=[("127.0.0.1:0", None)]) as server:
             for path in ("/metrics", "/metrics/node", "/", "/healthz"):
@@ -78,6 +78,10 @@ def test_the_main_listener_refuses_foreign_names() -> None:
             assert server.stats().requests["metrics", 421] == 1
 
     run(check())
+    lines = [record.getMessage() for record in caplog.records if "421" in record.getMessage()]
+    assert len(lines) == 1
+    assert "'attacker.example'" in lines[0]
+    assert "[web] hosts" in lines[0]
 
 
 def test_a_drop_in_listener_serves_every_name() -> None:
