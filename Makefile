@@ -7,6 +7,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # In the order of the files: otherwise files with one long test come last, and the other processes wait for them.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
 
+# Newer than every module if the bytecode of all of them is there.
+COMPILED := .pytest_cache/compiled/.tests
+
 # The page's JavaScript, and its tests.
 PAGE := src/gpucommons/faces/web/static tests/page
 SCRIPTS := 'src/gpucommons/faces/web/static/**/*.js' 'tests/page/**/*.js'
@@ -35,11 +38,14 @@ test-all: checks
 	  TEST_RANDOM=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; \
 	fi
 
-# What the tests need, lint and types. Meanwhile the tests are compiled, once for all processes that run them.
+# What the tests need; then, at the same time, lint, types, and the tests compiled once for all processes that run them.
 checks: $(VENV)/.ready-test
 	@scripts/install-test-programs
-	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest --collect-only --quiet > /dev/null & $(BIN)/mypy; status=$$?; wait; exit $$status
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync types lint $(COMPILED)
+
+$(COMPILED): $(shell find src tests -name '*.py')
+	@mkdir -p $(@D)
+	-@$(BIN)/python -m pytest --collect-only --quiet > /dev/null && touch $@
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .

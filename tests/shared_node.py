@@ -68,6 +68,8 @@ class SharedNode:
             **self.shared.environment(),
             "GPUCOMMONS_SCHEDULER_SOCKET": str(self.socket),
             "GPUCOMMONS_SCHEDULER_XPUSHARE_SOCKET": "",
+            # Also where Slurm or a kubelet run: they would turn leases off.
+            "GPUCOMMONS_LEASES_ENABLED": "true",
             **(environment or {}),
         }
         namespaces = ("unshare", "--mount", "--cgroup", "--propagation", "private")

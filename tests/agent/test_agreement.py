@@ -30,6 +30,7 @@ from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.words import By
 from parsing import Series, parsed
 from played import Played
+from tiers import in_long_tier
 from waiting import until
 
 HOUR_NS = 3600 * 10**9
@@ -61,7 +62,7 @@ class Faces:
         return parsed(body.decode())
 
 
-@pytest.fixture(params=[0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.fixture(params=[0, *in_long_tier(1, 2)])
 def faces(
     request: pytest.FixtureRequest,
     tmp_path: Path,

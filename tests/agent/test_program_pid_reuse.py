@@ -22,6 +22,8 @@ from needs import needs_chosen_pids
 from shared_node import SharedNode, shared_node
 from waiting import until
 
+pytestmark = pytest.mark.long
+
 HEAVY = MATMUL[4096]
 SAME_GPU, LEFT_GPU, FREE_GPU, NO_GPU, PARKED, PARKED_NO_GPU = range(6)
 MIB = 1 << 20
@@ -150,7 +152,6 @@ def test_a_parked_program_leaves_nothing_to_the_next_one(reused: Reused) -> None
     assert (new.locks, new.state) == (0, State.RUNNING)
 
 
-@pytest.mark.long
 def test_the_record_forgets_the_old_ones(reused: Reused) -> None:
     entries = [reused.entry(gpu) for gpu in (LEFT_GPU, NO_GPU, PARKED, PARKED_NO_GPU)]
     until(lambda: not any(entry.exists() for entry in entries), "their entries are removed")

@@ -11,6 +11,7 @@ from fakes.shared_gpu import MATMUL, SharedProgram
 from running import command
 from shared_node import SharedNode, shared_node
 from stopping import WAYS, Stopper, by_signal
+from tiers import in_long_tier
 from waiting import until
 
 # Together they lose little: what is lost is lost by the stop.
@@ -47,7 +48,7 @@ def work_of(node: SharedNode, programs: list[SharedProgram], seconds: float) -> 
     return sum(rates.of(one) for one in programs)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["signal", *in_long_tier(*(way for way in WAYS if way != "signal"))])
 def test_a_stopped_program_takes_no_turn_and_is_shown(node: SharedNode, three: list[SharedProgram], way: str) -> None:
     stopped: Stopper = WAYS[way]
     first, *others = three
@@ -68,6 +69,7 @@ def test_a_stopped_program_takes_no_turn_and_is_shown(node: SharedNode, three: l
     node.wait_for(lambda: first.progress() > before, "it works again")
 
 
+@pytest.mark.long
 def test_a_program_that_is_stopped_every_second_costs_little(node: SharedNode, three: list[SharedProgram]) -> None:
     first, *others = three
     node.wait_for(lambda: node.standing(first) in ("running", "waiting"), "it takes turns")
@@ -89,6 +91,7 @@ def test_a_program_that_is_stopped_every_second_costs_little(node: SharedNode, t
     pytest.fail(f"lost, and had by the others: {seen}")
 
 
+@pytest.mark.long
 def test_a_call_that_hangs_frees_all_others(node: SharedNode, three: list[SharedProgram]) -> None:
     """They run together until it returns, and are not paused meanwhile."""
     first, *others = three

@@ -141,6 +141,7 @@ def test_a_simulation_honours_the_files_of_the_settings(lab: Host) -> None:
     assert not any(name.startswith(("ledger", "events")) for name in kept)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("uid", [ALICE, *(pytest.param(uid, marks=pytest.mark.long) for uid in (ROOT, STRANGER))])
 @pytest.mark.parametrize("name", JSON)
 def test_json_is_the_document_of_the_agent_as_this_user_sees_it(lab: Host, name: str, uid: int) -> None:
@@ -208,6 +209,7 @@ def test_what_is_hidden_is_not_shown_as_free(machine: Host, folder: Path) -> Non
         assert "hidden: you see your own" in done.stderr, "it may be on a GPU"
 
 
+@pytest.mark.long
 def test_report_of_a_normal_user_is_that_of_the_agent(lab: Host) -> None:
     (everything,) = document(lab, "report", "--json")["accounts"].values()
     (own,) = document(lab, "report", "--json", uid=ALICE)["accounts"].values()
@@ -217,6 +219,7 @@ def test_report_of_a_normal_user_is_that_of_the_agent(lab: Host) -> None:
     assert "invalid month 'November'" in done.stderr
 
 
+@pytest.mark.long
 def test_free_slots(lab: Host) -> None:
     slots = document(lab, "free", "--json", uid=STRANGER)["slots"]
     assert slots
@@ -265,6 +268,7 @@ def test_me(lab: Host) -> None:
     ]
 
 
+@pytest.mark.long
 def test_why(lab: Host) -> None:
     turns = document(lab, "scheduler", "status", "--json")["turns"]
     waiting = [id for id, client in turns["clients"].items() if client["wait"]]
@@ -387,6 +391,7 @@ def test_a_killed_agent_leaves_a_stale_socket(lonely: Host, folder: Path) -> Non
     assert run(lonely, "gpus", "--connect", SOCKET).returncode == 3
 
 
+@pytest.mark.long
 def test_without_an_agent_report_explains_itself_to_a_normal_user(lonely: Host) -> None:
     done = run(lonely, "report", uid=STRANGER)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

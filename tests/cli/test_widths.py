@@ -22,6 +22,7 @@ from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU
 from running import RunningAgent, command, running_agent
 from terminal import in_terminal, without_escapes
+from tiers import in_long_tier
 from waiting import until
 
 # The exit status of `gpus` where a GPU of the node is lost.
@@ -54,7 +55,7 @@ def lines_of(columns: int, agent: RunningAgent, *arguments: str) -> list[str]:
     return without_escapes(written).splitlines()
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("columns", [*WIDTHS[:1], *in_long_tier(*WIDTHS[1:])])
 def test_tables_fit_the_terminal(agent: RunningAgent, columns: int) -> None:
     for name in ("gpus", "allocations", "who", "free", "events", "report"):
         lines = lines_of(columns, agent, name)

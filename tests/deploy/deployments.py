@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
+from yaml_text import yaml_documents, yaml_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -38,7 +38,7 @@ def documented(heading: str, language: str) -> str:
 
 
 def documents(*files: Path) -> Documents:
-    return [document for file in files for document in yaml.safe_load_all(file.read_text()) if document]
+    return [document for file in files for document in yaml_documents(file.read_text())]
 
 
 def unit_command(unit: str) -> list[str]:
@@ -54,7 +54,7 @@ def image(instruction: str) -> list[str]:
 
 
 def compose_service(name: str) -> Mapping[str, Any]:
-    service: Mapping[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"][name]
+    service: Mapping[str, Any] = yaml_of((DEPLOY / "compose.yaml").read_text())["services"][name]
     return service
 
 
@@ -117,7 +117,7 @@ def _paths_of_the_cluster_prometheus() -> Iterator[str]:
         for document in documents(DEPLOY / "kubernetes" / "prometheus-config.yaml")
         if "prometheus.yml" in document["data"]
     ]
-    for job in yaml.safe_load(config)["scrape_configs"]:
+    for job in yaml_of(config)["scrape_configs"]:
         if "kubernetes_sd_configs" in job:
             yield job["metrics_path"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
-import yaml
 
 from deploy.test_kubernetes import PATCH, SHARES_PATCH, VERSIONS, named, rights
 from deploy.test_kubernetes import documents as manifests
 from gpucommons.config.load import load
+from yaml_text import yaml_documents, yaml_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "deploy"
@@ -28,7 +28,7 @@ RENDERED = {
 
 
 def documents(name: str = "chart.yaml") -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all((HERE / name).read_text()) if document]
+    return yaml_documents((HERE / name).read_text())
 
 
 def digest() -> str:
@@ -118,7 +118,7 @@ def test_its_shares_and_faults_are_those_of_the_manifests() -> None:
 
 def test_the_schema_of_the_values_knows_every_value_and_refuses_others() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = yaml_of((CHART / "values.yaml").read_text())
     jsonschema.validate(values, schema)
     for name, value in (("sharing", {"enable": True}), ("shares", {"perGpu": -1}), ("faults", {"report": "yes"})):
         with pytest.raises(jsonschema.ValidationError):

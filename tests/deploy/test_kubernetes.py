@@ -7,7 +7,6 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from gpucommons.base.address import parse_unix_address
 from gpucommons.config.load import load
@@ -16,6 +15,7 @@ from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.config.settings import Settings
 from gpucommons.kubernetes.node_faults import TAINT_KEY
 from gpucommons.pauser.places import ALIVE, SERVICE_RECORD, SERVICE_SOCKET
+from yaml_text import yaml_documents, yaml_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PATCH = DEPLOY / "kubernetes" / "sharing" / "agent-patch.yaml"
@@ -28,7 +28,7 @@ VERSIONS = ("1.28", "1.31", "1.34")
 
 
 def documents(file: Path) -> Iterator[dict[str, Any]]:
-    yield from (document for document in yaml.safe_load_all(file.read_text()) if document)
+    yield from yaml_documents(file.read_text())
 
 
 def everything() -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ def test_prometheus_runs_what_is_configured() -> None:
     pod = named("StatefulSet", "prometheus")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    config = yaml.safe_load(named("ConfigMap", "prometheus")["data"]["prometheus.yml"])
+    config = yaml_of(named("ConfigMap", "prometheus")["data"]["prometheus.yml"])
     assert config["rule_files"] == [f"{mounts['rules']}/*.yml"]
     assert f"--config.file={mounts['config']}/prometheus.yml" in container["args"]
     assert "--storage.tsdb.retention.time=7d" in container["args"]
@@ -216,7 +216,7 @@ def test_the_agents_own_taint_does_not_keep_it_from_its_node(name: str) -> None:
 
 
 def test_compose_shares_with_the_same_pauser() -> None:
-    services = yaml.safe_load((DEPLOY / "compose.sharing.yaml").read_text())["services"]
+    services = yaml_of((DEPLOY / "compose.sharing.yaml").read_text())["services"]
     pauser, agent = services["pauser"], services["agent"]
     (container,) = named("DaemonSet", "gpucommons-pauser")["spec"]["template"]["spec"]["containers"]
     assert [pauser["entrypoint"], pauser["command"]] == [container["command"], container["args"]]
@@ -228,6 +228,6 @@ def test_compose_shares_with_the_same_pauser() -> None:
 
 
 def test_kind_has_three_nodes() -> None:
-    cluster = yaml.safe_load((DEPLOY / "kind" / "cluster-3node.yaml").read_text())
+    cluster = yaml_of((DEPLOY / "kind" / "cluster-3node.yaml").read_text())
     assert cluster["apiVersion"] == "kind.x-k8s.io/v1alpha4"
     assert [node["role"] for node in cluster["nodes"]] == ["control-plane", "worker", "worker"]

@@ -35,6 +35,7 @@ from gpucommons.stack.render import rendered
 from needs import needs_program
 from testbeds.hosts import Host, host, join
 from waiting import until
+from yaml_text import yaml_of
 
 pytestmark = pytest.mark.long
 
@@ -60,7 +61,7 @@ STACK_FILES = rendered(STACK, LAYOUT, "node-1", True, ComposeHost("0:0", True))
 # The jobs of the shipped Prometheus that scrape the agent, one for each dialect.
 AGENT_JOBS: dict[str, str] = {
     job["job_name"]: job["metrics_path"]
-    for job in yaml.safe_load(STACK_FILES["prometheus/prometheus.yml"])["scrape_configs"]
+    for job in yaml_of(STACK_FILES["prometheus/prometheus.yml"])["scrape_configs"]
     if "metrics_path" in job
 }
 
@@ -129,7 +130,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     folder = tmp_path_factory.mktemp("scraped")
     with ExitStack() as stack:
         scraper, bridged, systemd_host, compose_host = (stack.enter_context(host()) for _ in range(4))
-        shown = yaml.safe_load(documented(BRIDGED, "yaml"))
+        shown = yaml_of(documented(BRIDGED, "yaml"))
         jobs = [*(_job(number, deployment) for number, deployment in enumerate(DEPLOYMENTS)), *shown["scrape_configs"]]
         jobs += [{"job_name": name, "static_configs": [{"targets": [name]}]} for name in NAMED_TARGETS]
         scraper.write(

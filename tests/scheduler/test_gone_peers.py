@@ -26,6 +26,7 @@ from gpucommons.scheduler.service.gone_peers import GonePeers, PeerTrace, trace_
 from needs import needs_program, needs_root
 from running import RunningAgent, running_agent
 from scheduler.served import Served, serving
+from tiers import in_long_tier
 from users import as_user
 from waiting import until
 
@@ -168,7 +169,7 @@ def ended(*command: str) -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [2, *in_long_tier(1)])
 def test_an_order_of_root_is_carried_out(served: Served, version: Version) -> None:
     with cgroup() as place, living(place):
         for _ in range(10):

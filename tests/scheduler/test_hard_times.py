@@ -48,6 +48,7 @@ def test_a_client_that_sends_single_bytes_delays_no_other(tmp_path: Path) -> Non
         slow.expect(T.SCHED_ON)
 
 
+@pytest.mark.long
 def test_five_thousand_connects_and_closes(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         before = psutil.Process().num_fds()

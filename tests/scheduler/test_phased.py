@@ -11,6 +11,7 @@ from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.simulation.lab_jobs import MATRIX_LOADS
 from scheduler.gpu_models import Kind
 from scheduler.phased import SEEN_S, PhasedSimulation, Stage
+from tiers import in_long_tier
 
 ALL_KINDS: list[Kind] = sorted(MATRIX_LOADS)
 FOREVER = 1e9
@@ -20,7 +21,7 @@ def over_driver(simulation: PhasedSimulation, kinds: list[Kind], seconds: float)
     return sum(simulation.play(seconds).values()) / sum(simulation.model.progress(kinds))
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 20))])
+@pytest.mark.parametrize("seed", [*range(3), *in_long_tier(*range(3, 20))])
 def test_no_set_of_jobs_is_slower_than_under_the_driver(seed: int) -> None:
     """From the first second on, for programs and clients, of one owner and of several."""
     dice = random.Random(seed)
@@ -33,7 +34,11 @@ def test_no_set_of_jobs_is_slower_than_under_the_driver(seed: int) -> None:
     assert max(job.longest_pause_s for job in simulation.jobs) <= 10.0
 
 
-@pytest.mark.parametrize("kinds", [(4096, 4096), (8192, 8192), (2048, 4096), (4096, 4096, 4096)], ids=str)
+@pytest.mark.parametrize(
+    "kinds",
+    [(4096, 4096), (2048, 4096), *in_long_tier((8192, 8192), (4096, 4096, 4096))],
+    ids=str,
+)
 @pytest.mark.parametrize("program", [True, False], ids=["programs", "clients"])
 def test_dense_jobs_that_gain_by_turns_take_turns(kinds: tuple[Kind, ...], program: bool) -> None:
     simulation = PhasedSimulation(0.7)

@@ -12,6 +12,7 @@ import pytest
 from gpucommons.scheduler.corun.coruns import Way
 from scheduler.gpu_models import Kind, RealModel
 from scheduler.phased import Job, PhasedSimulation, Stage
+from tiers import in_long_tier
 
 LONG = pytest.mark.long
 FOREVER = 1e9
@@ -163,7 +164,7 @@ def random_program(dice: random.Random) -> list[Stage]:
     return [stage for _ in range(150) for stage in ((period_s * duty, heavy), (period_s * (1 - duty) + 1e-3, None))]
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=LONG) for seed in range(8, 24))])
+@pytest.mark.parametrize("seed", [*range(4), *in_long_tier(*range(4, 24))])
 def test_pauses_for_looks_stay_within_their_budget_whatever_programs_do(seed: int) -> None:
     dice = random.Random(seed)
     simulation = PhasedSimulation(RealModel(), seed)
@@ -218,7 +219,7 @@ def steady_share(every_s: float, life_s: float, seen_s: float, kind: str = "trai
 
 @pytest.mark.parametrize("kind", ["train", "loop"])
 @pytest.mark.parametrize("life_s", [1.0, 4.0, *(pytest.param(life_s, marks=LONG) for life_s in (2.0, 6.0, 10.0))])
-@pytest.mark.parametrize("every_s", [1.0, 2.0, 3.0, 5.0])
+@pytest.mark.parametrize("every_s", [1.0, 3.0, *in_long_tier(2.0, 5.0)])
 def test_an_owner_that_keeps_starting_programs_does_not_starve_another(
     every_s: float, life_s: float, kind: str
 ) -> None:

@@ -152,6 +152,7 @@ def test_simulated_users_hold_leases_and_wait_and_a_real_command_gets_its_place(
             one.wait(20)
 
 
+@pytest.mark.long
 def test_an_idle_notebook_is_parked_and_wakes(lab: Lab) -> None:
     def rows() -> list[Any]:
         return [one for one in lab.document("parked")["parking"]["programs"].values() if one["stage"] == "parked"]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import promql_parser
-import yaml
+
+from yaml_text import yaml_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "src" / "gpucommons" / "stack" / "rules"
@@ -47,7 +48,7 @@ def rules() -> list[Rule]:
 
 
 def _rules_of(file: Path) -> Iterator[Rule]:
-    for group in yaml.safe_load(file.read_text())["groups"]:
+    for group in yaml_of(file.read_text())["groups"]:
         for rule in group["rules"]:
             kind = "alert" if "alert" in rule else "record"
             annotations = rule.get("annotations", {})

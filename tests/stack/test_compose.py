@@ -30,7 +30,7 @@ LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
     ("settings", "has_gpus"),
     [
         (StackSettings(), False),
-        (
+        pytest.param(
             StackSettings(
                 run_agent=True,
                 grafana_root_url="https://gpus.example.org/",
@@ -38,6 +38,7 @@ LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
                 targets_dir="/etc/gpucommons/targets",
             ),
             True,
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tiers import in_long_tier
+
 _READ = """
 import asyncio, json, resource, sys
 from gpucommons.faces.documents.fleet import fleet_document
@@ -100,7 +102,7 @@ def serving(handler: type[_Hostile]) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("handler", [pytest.param(_ManyRows, marks=pytest.mark.long), _LongTexts, _OneRow, _Nested])
+@pytest.mark.parametrize("handler", [_OneRow, _Nested, *in_long_tier(_ManyRows, _LongTexts)])
 def test_a_hostile_answer_costs_at_most_64_mb(handler: type[_Hostile]) -> None:
     with serving(handler) as url:
         done = subprocess.run([sys.executable, "-c", _READ, url], capture_output=True, text=True, timeout=120)

@@ -325,6 +325,22 @@ def test_while_a_call_hangs_the_meter_is_silent_and_late_requests_are_dropped(
     run(bench, scenario)
 
 
+def test_gpm_that_is_slow_is_measured_still(bench: Bench) -> None:
+    """The scheduler keeps it in the fast lane; another call that is as slow moves, which shows that both were timed."""
+    bench.rig.keep_fast, bench.rig.fast_budget_s = frozenset({"gpm"}), 0.001
+    slow = ("slow nvmlGpmSampleGet 4000", "slow nvmlDeviceGetTotalEnergyConsumption 4000")
+    bench.rig.fake.say(*active(0, 78.9, 63.7, 23), *slow)
+    moved = {move.call for move in bench.rig.read_for(8).slow_calls}
+    assert "energy" in moved
+    assert "gpm" not in moved
+
+    async def scenario(uuid: str) -> None:
+        (measured,) = await bench.measure(uuid)
+        assert measured.activity.sm == pytest.approx(0.789)
+
+    run(bench, scenario)
+
+
 def test_a_last_sample_that_took_long_is_not_reported(bench: Bench) -> None:
     fake = bench.rig.fake
 

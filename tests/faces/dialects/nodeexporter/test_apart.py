@@ -100,6 +100,7 @@ def test_one_chip_that_fails_is_a_failure_of_the_collector() -> None:
     assert found["node_hwmon_temp_celsius", (("chip", "platform_x"), ("sensor", "temp1"))] == 1.5
 
 
+@pytest.mark.long
 @linux
 def test_it_starts_with_nothing_to_read(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere")
