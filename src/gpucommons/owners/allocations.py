@@ -171,7 +171,7 @@ def _place(
 ) -> None:
     """Adds the processes to the rows of their workloads. There may be tens of thousands, a second."""
     located: dict[tuple[Place, int | None], _Here | None] = {}
-    last_place, here = None, None
+    last_place, here, lease_of = None, None, claim_of.lease_of
     for share in processes:
         place = share.place
         # They come GPU by GPU.
@@ -181,24 +181,25 @@ def _place(
             at = (place, compute_instance)
             if at not in located:
                 info = table.at(place.gpu_uuid, place.gpu_instance_id, compute_instance)
-                located[at] = None if info is None else (info, slots[info], {})
+                located[at] = None if info is None else (info, slots[info], claim_of.known_at(info))
             here = None if kind == _GRAPHICS else located[at]
         if here is None:
             continue
-        info, rows, by_workload = here
-        key = claim_of.workload_key(share)
-        shares = by_workload.get(key)
-        if shares is None:
-            shares = by_workload[key] = rows.shares_of(claim_of(share, info))
-        shares.append(share)
-    for info, rows in slots.items():
-        rows.sum_up(info.sm_scale)
+        info, slot_rows, known = here
+        lease = lease_of.get(share.key, "") if lease_of and share.key is not None else ""
+        key = (id(share.workload), id(share.owner), lease)
+        claim = known[key] if key in known else claim_of(share, info, lease, key)
+        row = None if claim is None else slot_rows.rows.get(claim.id)
+        (slot_rows.shares_of(claim) if row is None else row.shares).append(share)
+    for info, slot_rows in slots.items():
+        slot_rows.sum_up(info.sm_scale)
 
 
 # By the identities of objects that live as long as the shares: the workload and its owner; and the id of the lease.
 _WorkloadKey = tuple[int, int, str]
-# A slot, its rows, and the list in which the processes of each workload are gathered.
-_Here = tuple[SlotInfo, _SlotRows, dict[_WorkloadKey, list[ProcessShare]]]
+_KnownClaims = dict[_WorkloadKey, Claim | None]
+# A slot, its rows, and the claims of the workloads that were seen so far.
+_Here = tuple[SlotInfo, _SlotRows, _KnownClaims]
 
 
 class _ClaimOf:
@@ -225,20 +226,16 @@ class _ClaimOf:
             for info, _ in claim.slots
         }
         self._group_of = group_of
-        self._lease_of = lease_of
-        # By the slot too where leases make a difference.
-        self._known: dict[tuple[_WorkloadKey, int], Claim | None] = {}
+        self.lease_of = lease_of
+        self._known: dict[SlotInfo | None, _KnownClaims] = {}
 
-    def workload_key(self, share: ProcessShare) -> _WorkloadKey:
-        lease = self._lease_of.get(share.key, "") if self._lease_of and share.key is not None else ""
-        return id(share.workload), id(share.owner), lease
+    def known_at(self, info: SlotInfo) -> _KnownClaims:
+        """Those found so far: by slot where leases make a difference, else for all slots."""
+        return self._known.setdefault(info if self._leased else None, {})
 
-    def __call__(self, share: ProcessShare, info: SlotInfo) -> Claim | None:
-        workload = self.workload_key(share)
-        key = workload, id(info) if self._leased else 0
-        if key not in self._known:
-            self._known[key] = self._find(share, info, workload[2])
-        return self._known[key]
+    def __call__(self, share: ProcessShare, info: SlotInfo, lease: str, key: _WorkloadKey) -> Claim | None:
+        claim = self.known_at(info)[key] = self._find(share, info, lease)
+        return claim
 
     def _find(self, share: ProcessShare, info: SlotInfo, lease: str) -> Claim | None:
         workload = share.workload

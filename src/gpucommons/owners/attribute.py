@@ -77,9 +77,9 @@ def fold(
             rest.leave(Reason.PROCESS_GONE, None, sm, power)
             sm = power = None
         key, holder, owner, reason, workload, steps = finding
-        # A plain tuple is made and compared in a fifth of the time.
+        # A plain tuple is made and compared in a fifth of the time, and becomes a share in half of the time of a call.
         fields = (place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
-        share = last if last is not None and fields == last else ProcessShare._make(fields)
+        share = last if last is not None and fields == last else tuple.__new__(ProcessShare, fields)
         processes.append(share)
         if owner is None:
             rest.leave(reason or Reason.NO_OWNER, memory, sm, power)
