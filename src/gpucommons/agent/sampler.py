@@ -152,7 +152,7 @@ class SourceTracker:
         )
 
 
-# One thread per source that may block. A hung read blocks only this thread.
+# One thread per source that may block, or for a few that read the same kernel. A hung read blocks only this thread.
 #
 # It is a daemon thread, so a driver call that never returns does not keep the process from exiting. Reads run one after
 # the other.
@@ -226,11 +226,7 @@ class Sampler:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._trackers = [SourceTracker(source) for source in sources]
-        self._threads = {
-            tracker.source.name: ReadThread(tracker.source.name)
-            for tracker in self._trackers
-            if tracker.source.runs_on == "thread"
-        }
+        self._threads = {name: ReadThread(name) for name in dict.fromkeys(map(_thread_name, self._trackers)) if name}
         self._interval_s = interval_s
         self._hostname = hostname
         self._scenario = scenario
@@ -291,7 +287,7 @@ class Sampler:
 
     def _start(self, tracker: SourceTracker, now_s: float) -> "asyncio.Future[object] | None":
         tracker.start(now_s)
-        thread = self._threads.get(tracker.source.name)
+        thread = self._threads.get(_thread_name(tracker))
         if thread is None:
             self._finish(tracker, _outcome(tracker.source.read))
             return None
@@ -339,6 +335,12 @@ class Sampler:
         except Exception:
             log.exception("cannot derive owners and allocations: they are left out of this snapshot")
             return readings
+
+
+def _thread_name(tracker: SourceTracker) -> str:
+    """Empty for a source that is read on the loop."""
+    source = tracker.source
+    return (source.thread or source.name) if source.runs_on == "thread" else ""
 
 
 def _outcome(read: Callable[[], object]) -> object:

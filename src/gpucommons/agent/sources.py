@@ -244,9 +244,11 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     events = Ds01EventsReader(Path(settings.events.file), events_position_file())
     return [
         # name, field of Readings, type, read, cadence, deadline
-        Source("cpu", "cpu", CpuReading, CpuReader(procfs).read, interval_s, essential=True),
-        Source("memory", "memory", MemoryReading, lambda: read_memory(procfs), interval_s, essential=True),
-        Source("pressure", "pressure", PressureReading, lambda: read_pressure(procfs), interval_s),
+        Source("cpu", "cpu", CpuReading, CpuReader(procfs).read, interval_s, essential=True, thread="host"),
+        Source(
+            "memory", "memory", MemoryReading, lambda: read_memory(procfs), interval_s, essential=True, thread="host"
+        ),
+        Source("pressure", "pressure", PressureReading, lambda: read_pressure(procfs), interval_s, thread="host"),
         Source("kernel", "kernel", KernelReading, kernel.read, host_s, 5.0),
         Source("filesystems", "filesystems", FilesystemReading, filesystems.read, host_s, 10.0),
         Source("hardware", "hardware", HardwareReading, HardwareReader(sysfs).read, host_s, 30.0),

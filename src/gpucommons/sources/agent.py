@@ -4,11 +4,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from gpucommons.model.snapshot import AgentReading
 
 _RSS_FIELD = 1
+_STATM_BYTES = 256
 
 
 class AgentReader:
@@ -39,7 +39,12 @@ class AgentReader:
 # This container's /proc, not the host's at --path.procfs: "self" is valid only in our own pid namespace.
 def own_rss_bytes() -> int | None:
     try:
-        return int(Path("/proc/self/statm").read_bytes().split()[_RSS_FIELD]) * os.sysconf("SC_PAGE_SIZE")
+        descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pages = int(os.read(descriptor, _STATM_BYTES).split()[_RSS_FIELD])
+        finally:
+            os.close(descriptor)
+        return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
 

@@ -21,10 +21,10 @@ from gpucommons.base.backoff import Backoff
 class Source:
     """`read` returns a `produces` for the field `feeds` of Readings. To wrap a source, replace its `read`.
 
-    A "thread" source may block: it has its own daemon thread, so that a hung read costs only its own reading. A "loop"
-    source returns what it already holds and must not block. `run`, if set, is the background task that keeps it
-    current. A read may take `deadline_s`, or one cadence if that is longer. The agent is ready once every `essential`
-    source has a reading.
+    A "thread" source may block: it has its own daemon thread, so that a hung read costs only its own reading. Sources
+    with the same `thread` are read on one, one after the other. A "loop" source returns what it already holds and must
+    not block. `run`, if set, is the background task that keeps it current. A read may take `deadline_s`, or one cadence
+    if that is longer. The agent is ready once every `essential` source has a reading.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Source:
     deadline_s: float = 2.0
     essential: bool = False
     runs_on: Literal["thread", "loop"] = "thread"
+    thread: str = ""
     run: Callable[[], Awaitable[None]] | None = None
 
 
