@@ -91,6 +91,17 @@ def test_after_a_reboot_only_reservations_are_left(world: SteppedService) -> Non
     assert [each.id for each in world.service.reading.reservations] == [made.id]
 
 
+def test_the_age_and_the_promise_of_a_request_are_on_disk(world: SteppedService, tmp_path: Path) -> None:
+    begun_s = world.wall_s
+    world.service.open(Inbox().client(), RunRequest(limit_s=1000.0))
+    waits = world.service.open(bobs().client(), RunRequest())
+    world.later(300.0)
+    world.restart()
+    queue, _, _ = LeaseRecord(tmp_path / "leases.json", world.boot_id).read()
+    assert queue.eligible_s == {waits: begun_s}
+    assert queue.promised_s == {waits: begun_s + 1000.0}
+
+
 def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: SteppedService, tmp_path: Path) -> None:
     alice = Inbox()
     world.service.open(alice.client(), RunRequest())

@@ -92,6 +92,20 @@ def test_part_of_the_tail_can_be_left_unbilled() -> None:
     assert simulation.billed_s(script) / MINUTE_S > 0.3
 
 
+def test_without_a_tail_it_makes_no_difference_what_is_billed_of_it() -> None:
+    simulation = Simulation(SchedulerSettings(drop_tail_billing_percent=50.0))
+    script = simulation.add(core=25)
+    simulation.run(MINUTE_S)
+    assert 100 * simulation.billed_s(script) / MINUTE_S == pytest.approx(25, abs=1.0)
+
+
+def test_no_hundredth_of_a_share_is_lost_in_the_long_run() -> None:
+    simulation = Simulation()
+    script = simulation.add(core=50)
+    simulation.run(10 * MINUTE_S)
+    assert simulation.billed_s(script) / (10 * MINUTE_S) == pytest.approx(0.5, rel=0.005)
+
+
 def test_a_changed_limit_holds_from_then_on() -> None:
     simulation = Simulation()
     script = simulation.add(core=25)

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -146,6 +146,57 @@ def test_many_viewers_at_once_are_one_reading() -> None:
             now_s += 0.2
             assert await reader.view() is not views[0]
             assert len(asked) == 28
+
+    run(scenario())
+
+
+def test_a_slow_reading_is_waited_for_briefly_and_then_the_last_view_is_served() -> None:
+    async def scenario() -> None:
+        now_s, release = 100.0, asyncio.Event()
+        release.set()
+
+        async def handler(request: web.BaseRequest) -> web.Response:
+            await release.wait()
+            return vector()
+
+        async with standing_in(handler) as url:
+            reader = FleetReader(FleetSource(url, "", PAGE), lambda: now_s)
+            first = await reader.view()
+            release.clear()
+            now_s += 14.9
+            assert await reader.view() is first
+            now_s += 0.2
+            with pytest.raises(TimeoutError):
+                # 15 s old: too old to be served.
+                await asyncio.wait_for(reader.view(), 1.0)
+            release.set()
+            second = await reader.view()
+            assert second is not first
+            assert second.time_wall_s > first.time_wall_s
+
+    run(scenario())
+
+
+def test_the_last_view_is_not_served_after_a_failure() -> None:
+    async def scenario() -> None:
+        now_s, status = 100.0, 200
+
+        async def handler(request: web.BaseRequest) -> web.Response:
+            return vector() if status == 200 else web.Response(status=status)
+
+        async with standing_in(handler) as url:
+            reader = FleetReader(FleetSource(url, "", PAGE), lambda: now_s)
+            await reader.view()
+            status = 503
+            now_s += 5.0
+            with suppress(FleetError):
+                # The first view may be served while this reading fails; the next viewer comes after it.
+                await reader.view()
+            readings = [task for task in asyncio.all_tasks() if task.get_name() == "fleet"]
+            await asyncio.gather(*readings, return_exceptions=True)
+            now_s += 5.0
+            with pytest.raises(FleetError, match="503"):
+                await reader.view()
 
     run(scenario())
 

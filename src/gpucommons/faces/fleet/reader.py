@@ -15,6 +15,10 @@ from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetMonth, FleetView
 
 _FRESH_S = 5.0
+# A newer view is waited for so long; then the last one is served, if its reading began at most so long ago. It has its
+# time. A reading of 1,000 nodes takes seconds.
+_PATIENCE_S = 0.25
+_MAX_AGE_S = 15.0
 # The recorded series of the accounts have a value every 4 minutes.
 _FRESH_MONTH_S = 60.0
 _MAX_MONTHS = 24
@@ -114,14 +118,23 @@ class FleetReader:
         self._clock = clock
         self._begun_s = 0.0
         self._reading: asyncio.Task[FleetView] | None = None
+        # The view before the one that is read now, and when its reading began.
+        self._last: tuple[float, FleetView] | None = None
         self._months: dict[str, tuple[float, asyncio.Task[FleetMonth]]] = {}
 
     async def view(self) -> FleetView:
         """Raises FleetError."""
         if self._reading is None or (self._reading.done() and self._clock() - self._begun_s >= _FRESH_S):
+            if self._reading is not None:
+                failed = self._reading.cancelled() or self._reading.exception() is not None
+                self._last = None if failed else (self._begun_s, self._reading.result())
             self._begun_s = self._clock()
             self._reading = asyncio.create_task(in_daemon_thread(self._read), name="fleet")
             self._reading.add_done_callback(_retrieved)
+        if self._last is not None and self._clock() - self._last[0] < _MAX_AGE_S:
+            done, _ = await asyncio.wait([self._reading], timeout=_PATIENCE_S)
+            if not done:
+                return self._last[1]
         # A viewer that leaves does not end the reading for the others.
         return await asyncio.shield(self._reading)
 
