@@ -27,6 +27,7 @@ from gpucommons.model.allocations import (
     SlotInfo,
     WorkloadKind,
 )
+from gpucommons.model.cost import charge_of
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.gpu import (
     GpmReading,
@@ -80,7 +81,6 @@ from gpucommons.model.sharing import (
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.words import By
 from gpucommons.owners.slot_states import judge
-from gpucommons.rules.cost import charge_of
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.scenario import Scenario, simulated_source, wobble
 from gpucommons.sources.source import Source

@@ -12,7 +12,7 @@ from gpucommons.faces.web.routes.api import Api
 from gpucommons.faces.web.routes.request import Request, Response
 from gpucommons.faces.web.routes.table import App, api_routes
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
-from gpucommons.rules.privacy import SEES_ALL, Viewer
+from gpucommons.model.viewer import SEES_ALL, Viewer
 from peers import run
 
 

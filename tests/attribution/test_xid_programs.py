@@ -12,8 +12,9 @@ from gpucommons.model.ownership import Attribution, Owner, OwnerKind, Place, Pro
 from gpucommons.model.problems import ProblemKind
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.viewer import Viewer
 from gpucommons.owners.xid_programs import XidProgramStage
-from gpucommons.rules.privacy import Viewer, seen_by
+from gpucommons.rules.privacy import seen_by
 from gpucommons.rules.problems import own_problems
 
 NOW = 1_800_000_000.0

@@ -47,7 +47,7 @@ ROOMS: dict[str, set[str]] = {
     "slurm": {"base", "model", "sources", "sources.containers"},
     "kubernetes": {"base", "model", "sources", "sources.kubernetes"},
     "idle": {"base", "config", "model"},
-    "ledger": {"base", "model", "rules"},
+    "ledger": {"base", "model"},
     "owners": {"model", "rules"},
     "simulation": {
         "leases",
@@ -66,7 +66,7 @@ ROOMS: dict[str, set[str]] = {
     "faces.fleet": {"base", "model"},
     "faces.documents": {"base", "faces.history", "model", "rules"},
     "faces.web": {"base", "faces.documents", "faces.fleet", "faces.history", "model", "rules"},
-    "stack": {"base", "config", "faces.dialects"},
+    "stack": {"base", "config"},
 }
 # These put the parts together: they may import every room above them.
 ASSEMBLY = ("agent", "cli")

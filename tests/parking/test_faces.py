@@ -24,7 +24,8 @@ from gpucommons.model.sharing import (
     SharingReading,
 )
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.rules.privacy import Viewer, sharing_seen_by
+from gpucommons.model.viewer import Viewer
+from gpucommons.rules.privacy import sharing_seen_by
 from parsing import parsed
 
 GIB = 1 << 30

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucommons.rules.cost import MAX_HINTS, JobOutcome, job_hints
+from gpucommons.rules.job_hints import MAX_HINTS, JobOutcome, job_hints
 
 GIB = 2**30
 FINE = JobOutcome(3600.0, 1, 1, 0.1, 0.9, 0.05, 18 * GIB, 20 * GIB)

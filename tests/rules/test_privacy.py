@@ -44,8 +44,9 @@ from gpucommons.model.sharing import (
     Turn,
 )
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.viewer import SEES_ALL, Viewer
 from gpucommons.rules import privacy
-from gpucommons.rules.privacy import SECTIONS, SEES_ALL, Privacy, Viewer, leases_seen_by, seen_by
+from gpucommons.rules.privacy import SECTIONS, Privacy, leases_seen_by, seen_by
 from played import Played, snapshot_of
 
 NODE = DemoNode(gpus=8, processes_a_gpu=4)

@@ -25,8 +25,9 @@ from gpucommons.model.ownership import Attribution, Basis, Place, Portion, Proce
 from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
+from gpucommons.model.viewer import Viewer
 from gpucommons.model.workloads import JobMappingReading, MappedJob
-from gpucommons.rules.privacy import Viewer, seen_by
+from gpucommons.rules.privacy import seen_by
 from gpucommons.rules.problems import HELD_IDLE_S, problems_of
 from gpucommons.rules.summary import Tone, summary_of
 

@@ -10,7 +10,8 @@ from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.model.allocations import WHOLE_SHARE, Access, Allocation, AllocationReading, AllocationState
 from gpucommons.model.ownership import Attribution, OwnerKind
 from gpucommons.model.snapshot import Readings
-from gpucommons.rules.privacy import Viewer, seen_by
+from gpucommons.model.viewer import Viewer
+from gpucommons.rules.privacy import seen_by
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import GROUP_OF, PEOPLE, RUNS
 from gpucommons.simulation.scenario import DAY_S

@@ -74,14 +74,13 @@ def test_each_dialect_is_scraped_at_the_interval_its_users_expect(tmp_path: Path
     prometheus = loaded(stack_in(tmp_path).files(with_grafana=True), "prometheus/prometheus.yml")
     jobs = {job["job_name"]: job for job in prometheus["scrape_configs"]}
     scraped = scraped_dialects(StackSettings())
-    assert set(jobs) == {dialect.name for dialect in scraped} | {"prometheus", "alertmanager", "grafana"}
-    off_main = {dialect.name for dialect in DIALECTS} - set(jobs)
-    assert off_main == {"nodeexporter", "nvidiasmi", "xpushare"}
-    asked_for = {dialect.name for dialect in scraped_dialects(StackSettings(nodeexporter=True))}
+    assert set(jobs) == {*scraped, "prometheus", "alertmanager", "grafana"}
+    assert scraped == tuple(dialect.name for dialect in DIALECTS if dialect.on_main)
+    asked_for = set(scraped_dialects(StackSettings(nodeexporter=True)))
     assert asked_for == {dialect.name for dialect in DIALECTS} - {"nvidiasmi", "xpushare"}
-    for dialect in scraped:
-        assert jobs[dialect.name]["metrics_path"] == f"/metrics/{dialect.name}"
-        assert jobs[dialect.name]["scrape_interval"] == ("30s" if dialect.name == "ds01" else "15s")
+    for name in scraped:
+        assert jobs[name]["metrics_path"] == f"/metrics/{name}"
+        assert jobs[name]["scrape_interval"] == ("30s" if name == "ds01" else "15s")
 
 
 def test_everything_binds_to_loopback_and_keeps_a_week(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def fleet_report(reader: Reader, prometheus: str | None, parameters: Mapping[str
 
     from gpucommons.faces.documents.fleet_report import document, read
     from gpucommons.faces.documents.parameters import BadParameter
-    from gpucommons.rules.privacy import SEES_ALL
+    from gpucommons.model.viewer import SEES_ALL
 
     now_s = time.time()
     try:
@@ -115,7 +115,7 @@ def _document(reader: Reader, prometheus: str | None) -> Document:
 
     async def read() -> object:
         from gpucommons.faces.documents.fleet import fleet_document
-        from gpucommons.rules.privacy import SEES_ALL
+        from gpucommons.model.viewer import SEES_ALL
 
         return fleet_document(await source.read(), SEES_ALL)
 

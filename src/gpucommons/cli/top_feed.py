@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from gpucommons.base.http_library import aiohttp
 from gpucommons.cli.agent_client import AgentAddress
 from gpucommons.faces.documents.delta import apply
-from gpucommons.rules.privacy import SEES_ALL
+from gpucommons.model.viewer import SEES_ALL
 
 if TYPE_CHECKING:
     from gpucommons.agent.agent import Agent

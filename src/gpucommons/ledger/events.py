@@ -16,13 +16,13 @@ from gpucommons.base.text import qualified_name
 from gpucommons.base.threads import WorkerThread
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
+from gpucommons.model.cost import quota_states
 from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading, Numbering, format_line, parse_line
 from gpucommons.model.gpu import GpuReading, XidProgramsReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading, MpsReading, Trespasser
 from gpucommons.model.sharing import ParkingReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.cost import quota_states
 
 # Detects the events between two snapshots: GPUs, allocations, quotas, turns, leases, parking, idle holders. Pure.
 #

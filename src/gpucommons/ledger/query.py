@@ -36,9 +36,9 @@ from gpucommons.model.accounts import (
     sum_amounts,
 )
 from gpucommons.model.allocations import UNATTRIBUTED, Account, Slot
+from gpucommons.model.cost import charge_of
 from gpucommons.model.names import account_name
 from gpucommons.model.words import By
-from gpucommons.rules.cost import charge_of
 
 # Reads a period from the ledger file, also while an agent writes it. Never writes.
 

@@ -41,37 +41,12 @@ from gpucommons.model.sharing import (
     Turn,
 )
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.viewer import SEES_ALL, Viewer
 
 OTHERS = Owner(OwnerKind.USER, "others", "others")
 _NAMELESS_LABELS = frozenset({"alertname", "severity", "gpu", "gpu_slot", "uuid", "UUID", "instance", "job", "node"})
 _NAMELESS_DETAILS = frozenset({"gpu", "slot", "uuid", "pci", "xid", "reason", "count"})
 _KEY = secrets.token_bytes(16)
-
-
-class Viewer(NamedTuple):
-    """Without `sees_all` and `sees_names`, only the rows of `uid` and `user` are visible, and none where they are None.
-
-    `sees_names`: a local user. Metrics name owners, so a viewer that sees no names gets metrics only with
-    `metrics_open`.
-    """
-
-    sees_all: bool = True
-    uid: int | None = None
-    user: str | None = None
-    metrics_open: bool = False
-    sees_names: bool = False
-
-    @property
-    def sees_metrics(self) -> bool:
-        return self.sees_accounts or self.metrics_open
-
-    @property
-    def sees_accounts(self) -> bool:
-        """Whether it sees the GPU use of every owner, now and in the past."""
-        return self.sees_all or self.sees_names
-
-
-SEES_ALL = Viewer()
 
 
 class Privacy(NamedTuple):

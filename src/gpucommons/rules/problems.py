@@ -13,6 +13,7 @@ from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import gibibytes, parse_decimal
 from gpucommons.model.accounts import LedgerState
 from gpucommons.model.allocations import SlotState, SlotStatus
+from gpucommons.model.cost import QuotaState, quota_states
 from gpucommons.model.events import ALLOCATION_GONE, Alert, Event
 from gpucommons.model.gpu import Gpu, GpuReading, XidProgram, XidProgramsReading
 from gpucommons.model.idle import IdleReading
@@ -21,7 +22,6 @@ from gpucommons.model.names import account_name, slot_name
 from gpucommons.model.ownership import ProcessShare
 from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
-from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.health import XID_RECENT_S, Cause, HealthReason, gpu_health_of, lost_sentence, xid_meaning
 from gpucommons.rules.placement import memory_shares
 

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from demo_node import DemoNode
 from gpucommons.faces.web.routes.table import api_routes
 from gpucommons.model.snapshot import Readings
-from gpucommons.rules.privacy import Viewer
+from gpucommons.model.viewer import Viewer
 from played import Played, snapshot_of
 
 NODES = {

@@ -17,7 +17,7 @@ import asyncio, json, resource, sys
 from gpucommons.faces.documents.fleet import fleet_document
 from gpucommons.faces.fleet.queries import FleetError
 from gpucommons.faces.fleet.reader import FleetSource
-from gpucommons.rules.privacy import Viewer
+from gpucommons.model.viewer import Viewer
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

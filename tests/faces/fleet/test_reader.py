@@ -18,7 +18,7 @@ from gpucommons.faces.fleet.queries import FleetError, remembered_query
 from gpucommons.faces.fleet.reader import FleetReader, FleetSource
 from gpucommons.model.allocations import SlotState
 from gpucommons.model.fleet import FleetState, FleetView
-from gpucommons.rules.privacy import Viewer
+from gpucommons.model.viewer import Viewer
 from gpucommons.rules.summary import fleet_summary
 from needs import needs_program
 from peers import run

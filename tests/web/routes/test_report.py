@@ -19,8 +19,8 @@ from gpucommons.faces.web.routes.request import Request, Response
 from gpucommons.ledger.store import Store
 from gpucommons.model.accounts import PeriodAccounts
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.viewer import SEES_ALL, Viewer
 from gpucommons.model.words import By
-from gpucommons.rules.privacy import SEES_ALL, Viewer
 from ledger.builders import ALICE, BOB, MIG, batch, moment
 from played import snapshot_of
 

@@ -14,7 +14,7 @@ from gpucommons.faces.documents.values import Json
 from gpucommons.faces.web.http.connections import ConnectionLimits
 from gpucommons.faces.web.http.server import WebServer
 from gpucommons.faces.web.routes.stream import Broadcaster
-from gpucommons.rules.privacy import SEES_ALL, Viewer
+from gpucommons.model.viewer import SEES_ALL, Viewer
 from peers import Peer, run, until
 from played import Played, snapshot_of
 

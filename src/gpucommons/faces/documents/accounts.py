@@ -21,9 +21,9 @@ from gpucommons.faces.documents.schema import (
 )
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.accounts import NO_CHARGE, PERIODS, Amounts, Charge, PeriodAccounts, Prices, SlotTime
+from gpucommons.model.cost import cost_columns
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.words import By
-from gpucommons.rules.cost import cost_columns
 
 _HOUR_NS = 3_600 * 10**9
 _GIB_HOUR_KIB_S = 3_600 * 2**20

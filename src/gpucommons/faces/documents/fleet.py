@@ -21,7 +21,8 @@ from gpucommons.faces.documents.schema import (
 from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.faces.documents.view import HIDDEN
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
-from gpucommons.rules.privacy import Viewer, fleet_hidden_from, fleet_seen_by
+from gpucommons.model.viewer import Viewer
+from gpucommons.rules.privacy import fleet_hidden_from, fleet_seen_by
 from gpucommons.rules.problems import problem_place, problem_words
 from gpucommons.rules.summary import fleet_summary
 

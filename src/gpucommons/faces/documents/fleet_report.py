@@ -26,7 +26,8 @@ from gpucommons.faces.documents.schema import (
 from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import HIDDEN
 from gpucommons.model.fleet import FleetBilled, FleetBy, FleetMonth
-from gpucommons.rules.privacy import Viewer, fleet_accounts_hidden_from
+from gpucommons.model.viewer import Viewer
+from gpucommons.rules.privacy import fleet_accounts_hidden_from
 
 SUMMARY = "GPU-hours, energy and cost of all nodes in a month, by user, group or month, from Prometheus"
 PARAMETERS: tuple[Parameter, ...] = (

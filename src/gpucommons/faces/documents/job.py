@@ -26,9 +26,10 @@ from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.model.accounts import NO_CHARGE, Amounts, Charge, JobUsage, Prices, sum_amounts
 from gpucommons.model.allocations import Slot
+from gpucommons.model.cost import charge_of
 from gpucommons.model.names import account_name
-from gpucommons.rules.cost import JobOutcome, charge_of, job_hints
-from gpucommons.rules.privacy import Viewer
+from gpucommons.model.viewer import Viewer
+from gpucommons.rules.job_hints import JobOutcome, job_hints
 
 SUMMARY = "one job: what it held, used and cost, and hints"
 PARAMETERS: tuple[Parameter, ...] = (

@@ -13,8 +13,8 @@ from gpucommons.faces.documents.schema import Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.model.accounts import PeriodAccounts
+from gpucommons.model.viewer import Viewer
 from gpucommons.model.words import By
-from gpucommons.rules.privacy import Viewer
 
 SUMMARY = "GPU-hours and energy of any period, by user, group, namespace, pod, job, day or GPU"
 PARAMETERS: tuple[Parameter, ...] = (

@@ -31,9 +31,9 @@ from gpucommons.model.allocations import (
     SlotStatus,
     WorkloadKind,
 )
+from gpucommons.model.cost import QuotaState, quota_states
 from gpucommons.model.names import account_name
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.cost import QuotaState, quota_states
 from gpucommons.rules.summary import slot_detail
 
 # The state of each slot, its holders, and since when. Pure.

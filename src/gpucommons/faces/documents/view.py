@@ -21,7 +21,8 @@ from gpucommons.faces.documents.schema import (
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.sharing import Timeline
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.privacy import SECTIONS, Hidden, Viewer, hidden_from, seen_by, timeline_seen_by
+from gpucommons.model.viewer import Viewer
+from gpucommons.rules.privacy import SECTIONS, Hidden, hidden_from, seen_by, timeline_seen_by
 
 HIDDEN = Record[Hidden](
     sections=(listed(one_of(*SECTIONS)), lambda hidden: list(hidden.sections)),

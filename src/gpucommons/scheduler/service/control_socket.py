@@ -20,8 +20,9 @@ from gpucommons.base.text import parse_core, parse_memory
 from gpucommons.base.unix_listener import ListenError, peer_credentials
 from gpucommons.config.runtime_directory import control_path
 from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingReading
+from gpucommons.model.viewer import SEES_ALL, Viewer
 from gpucommons.model.words import SharingClass
-from gpucommons.rules.privacy import SEES_ALL, Privacy, Viewer, sharing_seen_by
+from gpucommons.rules.privacy import Privacy, sharing_seen_by
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.server import SchedulerServer
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from gpucommons.faces.dialects.gpucommons.owners import AMOUNTS
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge
 from gpucommons.model.accounts import NO_CHARGE, AccountsReading
+from gpucommons.model.cost import cost_columns
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.cost import cost_columns
 
 # gpucommons_ledger_*: whether the ledger is written, what waits, and what is missing from it.
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
 from gpucommons.model.allocations import WHOLE_SHARE, Allocation, AllocationState, SlotStatus
+from gpucommons.model.cost import quota_states
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.names import account_name
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.workloads import ContainerUsage
-from gpucommons.rules.cost import quota_states
 
 # gpucommons_container_*: CPU time and host memory of containers.
 

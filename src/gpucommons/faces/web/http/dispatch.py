@@ -15,7 +15,8 @@ from gpucommons.faces.web.http.listeners import Peers, WebPeer
 from gpucommons.faces.web.routes.request import SECURITY_HEADERS, Request, Response, text
 from gpucommons.faces.web.routes.table import App
 from gpucommons.model.snapshot import NO_SCRAPES, ScrapeReading
-from gpucommons.rules.privacy import Privacy, Viewer
+from gpucommons.model.viewer import Viewer
+from gpucommons.rules.privacy import Privacy
 
 # aiohttp's HTTP protocol, except that a malformed request leaves nothing to the garbage collector.
 

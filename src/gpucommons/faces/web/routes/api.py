@@ -33,7 +33,7 @@ from gpucommons.faces.web.routes.request import (
 from gpucommons.faces.web.routes.stream import Broadcaster
 from gpucommons.model.fleet import FleetView
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.rules.privacy import Viewer
+from gpucommons.model.viewer import Viewer
 
 _JSON = "application/json; charset=utf-8"
 _WORTH_GZIP_BYTES = 1024

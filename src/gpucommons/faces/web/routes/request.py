@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpucommons.rules.privacy import SEES_ALL, Viewer
+from gpucommons.model.viewer import SEES_ALL, Viewer
 
 # The part of an HTTP request that an endpoint reads. Values only.
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 from gpucommons.faces.documents.delta import delta
 from gpucommons.faces.documents.values import Json, encoded
-from gpucommons.rules.privacy import Viewer
+from gpucommons.model.viewer import Viewer
 
 BEAT_S = 15.0
 MAX_WAITING = 8

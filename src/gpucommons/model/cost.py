@@ -1,10 +1,9 @@
-"""What was billed: its money and CO2, the users above their quota, and hints to use GPUs better. Pure.
+"""What was billed: its money and CO2, and the users above their quota. Pure.
 
 The only place where a price meets an amount.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -89,63 +88,3 @@ def cost_columns(amounts: Amounts, charge: Charge, prices: Prices) -> dict[str, 
 def _converted(amount: int | None) -> float | None:
     """From a price per hour times nanoseconds, or a price per kilowatt-hour times microjoules."""
     return None if amount is None else round(amount / (_UNIT * BILLION), 6)
-
-
-# What would have made a job use its GPUs better: at most two hints, each with its reason. Pure.
-#
-# A hint is given only where the figures show a cause. A short job gets none: its start is most of it.
-
-MAX_HINTS = 2
-_SHORTEST_S = 60.0
-_MOSTLY = 0.5
-_GIB = 2**30
-# A job that used less than this part of the memory that it asked for kept the GPU from smaller requests.
-_LITTLE_MEMORY = 0.5
-_WORTH_BYTES = 4 * _GIB
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
-    """`judged_s` are the GPU-seconds of which it is known whether the GPU was used; `idle_ratio` is the idle part of
-    them. The causes are parts of the idle time. Memory is that of one GPU. None is not known.
-    """
-
-    judged_s: float
-    slots_held: int
-    slots_used: int
-    idle_ratio: float | None = None
-    idle_cpu_ratio: float | None = None
-    idle_disk_ratio: float | None = None
-    peak_bytes: int | None = None
-    asked_bytes: int | None = None
-
-
-def job_hints(job: JobOutcome) -> tuple[str, ...]:
-    """The gravest first."""
-    if job.judged_s < _SHORTEST_S:
-        return ()
-    return tuple(_hints(job))[:MAX_HINTS]
-
-
-def _hints(job: JobOutcome) -> Iterator[str]:
-    if not job.slots_used:
-        held = "the GPU was" if job.slots_held == 1 else f"{job.slots_held} GPUs were"
-        yield f"{held} held and never used: does the program find CUDA?"
-    elif job.slots_used < job.slots_held:
-        yield f"asked {job.slots_held} GPUs, used {job.slots_used}: ask for fewer, or let the program use all of them"
-    yield from _of_idle_time(job)
-    peak, asked = job.peak_bytes, job.asked_bytes
-    if peak and asked and peak < _LITTLE_MEMORY * asked and asked - peak >= _WORTH_BYTES:
-        yield (
-            f"asked {asked / _GIB:.0f} GiB, used {peak / _GIB:.1f}: a smaller --memory fits on more GPUs and waits less"
-        )
-
-
-def _of_idle_time(job: JobOutcome) -> Iterator[str]:
-    idle, cpu, disk = job.idle_ratio, job.idle_cpu_ratio, job.idle_disk_ratio
-    if idle is None or idle < _MOSTLY:
-        return
-    if cpu is not None and cpu >= _MOSTLY:
-        yield f"GPU idle {idle:.0%}: the program kept a CPU core busy {cpu:.0%} of that time: more loader workers?"
-    elif disk is not None and disk >= _MOSTLY:
-        yield f"GPU idle {idle:.0%}: the program waited for a disk {disk:.0%} of that time: a faster disk?"

@@ -4,7 +4,7 @@ import pytest
 
 from gpucommons.model.accounts import BILLION, NO_CHARGE, NO_PRICES, Amounts, Charge, Prices
 from gpucommons.model.allocations import Slot
-from gpucommons.rules.cost import charge_of, cost_columns, price_of
+from gpucommons.model.cost import charge_of, cost_columns, price_of
 
 HOUR_NS = 3600 * 10**9
 KWH_UJ = 3_600_000 * 10**6
