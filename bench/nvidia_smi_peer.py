@@ -1,13 +1,15 @@
 """The nvidiasmi dialect and nvidia_gpu_exporter at the same time, on the fake NVML library: series, types and values.
 
-    python -m bench.nvidia_smi_peer PROGRAM [--record]
+    python -m bench.nvidia_smi_peer PROGRAM [--record] [--dashboards FILE...]
 
 PROGRAM is nvidia_gpu_exporter, built elsewhere: this project does not depend on Go. It runs
 tests/testbeds/nvidia_smi.py in place of nvidia-smi. Then it runs on the library itself, with its NVML backend.
-`--record` writes what it served to the files with which a test compares the dialect.
+`--record` writes what it served to the files with which a test compares the dialect. `--dashboards` runs the queries of
+the exporter's dashboards on both, as bench.peer_queries does; they are not part of this project.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.peer_queries import run_queries
 from bench.table import show
 from faces.dialects.test_nvidiasmi import (
     MIG_LINES,
@@ -81,10 +84,22 @@ def report(title: str, ours: str, theirs: str) -> bool:
     return bool(result.missing or result.different)
 
 
+def run_dashboards(program: str, dashboards: list[Path]) -> bool:
+    """Prints the queries of both; whether any has less here."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        node_of_two(Path(directory)) as node,
+        running_peer(program, node.peer_environment(), *WITH_NVIDIA_SMI) as url,
+    ):
+        peer = url.removeprefix("http://").removesuffix("/metrics")
+        return run_queries("nvidiasmi", peer, dashboards, {**os.environ, **node.driver.environment()})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the nvidiasmi dialect with nvidia_gpu_exporter.")
     parser.add_argument("program")
     parser.add_argument("--record", action="store_true", help="write what the exporter served for the tests")
+    parser.add_argument("--dashboards", nargs="*", type=Path, default=[], help="dashboards whose queries are compared")
     given = parser.parse_args()
     ours, theirs = run(given.program, WITH_NVIDIA_SMI)
     failed = report("The nvidiasmi dialect and nvidia_gpu_exporter with nvidia-smi", ours, theirs)
@@ -95,6 +110,8 @@ def main() -> None:
         RECORDING.write_text(recorded_text(theirs))
         lines = [line for line in recorded_text(theirs_nvml).splitlines() if _NVML_FAMILY.search(line)]
         NVML_RECORDING.write_text("\n".join(lines) + "\n")
+    if given.dashboards:
+        failed |= run_dashboards(given.program, given.dashboards)
     sys.exit(failed)
 
 

@@ -20,7 +20,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,34 @@ def compare(prometheus: Prometheus, name: str, query: str) -> tuple[str, ...]:
     return name, f"{ours} / {theirs}", ", ".join(f"{left} / {right}" for left, right in pairs), verdict
 
 
+def run_queries(
+    dialect: str, peer: str, files: Sequence[Path], environment: Mapping[str, str], settle_s: float = _SETTLE_S
+) -> bool:
+    """Prints one row for each query; whether any differs. `environment` is the agent's."""
+    with tempfile.TemporaryDirectory() as directory, running_agent(environment=environment) as agent:
+        config = Path(directory) / "prometheus.yml"
+        jobs = [
+            {
+                "job_name": exporter,
+                "metrics_path": path,
+                "static_configs": [{"targets": [address], "labels": {"exporter": exporter}}],
+            }
+            for exporter, path, address in (
+                ("agent", f"/metrics/{dialect}", agent.url.removeprefix("http://").rstrip("/")),
+                ("peer", "/metrics", peer),
+            )
+        ]
+        config.write_text(yaml.safe_dump({"global": {"scrape_interval": f"{_SCRAPE_S}s"}, "scrape_configs": jobs}))
+        with running_prometheus(config, Path(directory) / "data") as prometheus:
+            prometheus.wait_for('count(up{exporter="agent"} == 1) and on() (count(up{exporter="peer"} == 1))')
+            time.sleep(settle_s)
+            rows = [compare(prometheus, name, query) for file in files for name, query in queries_of(file)]
+    show(f"Queries on {dialect} and its peer", ("query", "series here / there", "of its selectors", ""), rows)
+    differing = sum(row[-1] == "differs" for row in rows)
+    print(f"{len(rows) - differing} of {len(rows)} queries hold")
+    return bool(differing)
+
+
 def node_exporter_on(stack: ExitStack, machine: MadeMachine) -> str:
     """HOST:PORT of a node_exporter that reads the machine."""
     url = stack.enter_context(
@@ -143,31 +171,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         environment, peer = dict(os.environ), given.peer
         if given.made_machine:
-            machine = made_machine(Path(directory) / "machine")
+            machine = made_machine(Path(directory))
             environment |= agent_on(machine)
             peer = node_exporter_on(stack, machine)
-        agent = stack.enter_context(running_agent(environment=environment))
-        config = Path(directory) / "prometheus.yml"
-        jobs = [
-            {
-                "job_name": exporter,
-                "metrics_path": path,
-                "static_configs": [{"targets": [address], "labels": {"exporter": exporter}}],
-            }
-            for exporter, path, address in (
-                ("agent", f"/metrics/{given.dialect}", agent.url.removeprefix("http://").rstrip("/")),
-                ("peer", "/metrics", peer),
-            )
-        ]
-        config.write_text(yaml.safe_dump({"global": {"scrape_interval": f"{_SCRAPE_S}s"}, "scrape_configs": jobs}))
-        with running_prometheus(config, Path(directory) / "data") as prometheus:
-            prometheus.wait_for('count(up{exporter="agent"} == 1) and on() (count(up{exporter="peer"} == 1))')
-            time.sleep(given.settle)
-            rows = [compare(prometheus, name, query) for file in given.files for name, query in queries_of(file)]
-    show(f"Queries on {given.dialect} and its peer", ("query", "series here / there", "of its selectors", ""), rows)
-    differing = sum(row[-1] == "differs" for row in rows)
-    print(f"{len(rows) - differing} of {len(rows)} queries hold")
-    sys.exit(bool(differing))
+        sys.exit(run_queries(given.dialect, peer, given.files, environment, given.settle))
 
 
 if __name__ == "__main__":
