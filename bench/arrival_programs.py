@@ -59,6 +59,8 @@ def torch_program(gib: float) -> None:
     answer("imported")
     sys.stdin.readline()
     begun_s = time.monotonic()
+    # As many programs do. It asks NVML.
+    torch.cuda.device_count()
     try:
         held = torch.zeros(int(gib * 2**30), dtype=torch.uint8, device="cuda")
         torch.cuda.synchronize()

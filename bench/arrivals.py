@@ -126,7 +126,9 @@ class Program:
         return self.line(within_s)
 
     def end(self) -> None:
-        self.process.kill()
+        """With the processes that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -337,9 +339,7 @@ def _arrivals(given: argparse.Namespace, part: str, idle: int, each_gib: float, 
         lines = [one.line(120) for one in newcomers]
         took_s = time.monotonic() - begun_s
         note(f"{part}: {lines}")
-        for line in running.lines:
-            if "goes on" in line or "parked:" in line:
-                note(f"    {line[-150:]}")
+        _show_parking(running)
         for one in newcomers:
             one.end()
         back = [is_back(book, None if cell is None else cell[1:]) for book, cell in zip(books, cells, strict=True)]
@@ -364,7 +364,7 @@ def servers(given: argparse.Namespace) -> None:
         cell = kernel.run_cell()
         assert cell is not None
         first = {kind: one.line(60) and one.ask(60) for kind, one in others.items()}
-        running = stack.enter_context(agent("95%"))
+        running = stack.enter_context(agent("97%"))
         assert newcomer.line(60) == "imported"
         watched = until_watched(running, 0)
         time.sleep(4)
@@ -386,7 +386,7 @@ def servers(given: argparse.Namespace) -> None:
             # The DataLoader's next step has another batch.
             good &= bool(again) and (again == first[kind] or kind == "loader")
             times.append(f"{kind} {time.monotonic() - begun_s:.1f} s")
-        _show_refusals(running)
+        _show_parking(running)
     text = f"{parked} of {len(kinds) + 2} parked; first answers after: {', '.join(times)}"
     row("servers", text, "all parked, right answers", watched and line.startswith("ok") and good)
 
@@ -406,13 +406,13 @@ def shared(given: argparse.Namespace) -> None:
         note(f"shared: the newcomer: {line}; {running.last('goes on')[-150:]}")
         newcomer.end()
         again = idle.ask(60)
-        _show_refusals(running)
+        _show_parking(running)
         refused = running.last("parking: refused")
     text = f"refused: {bool(refused)}; the newcomer: {line or 'ended'}; answer {'right' if again == first else again}"
     row("shared", text, "refused, nothing lost", bool(refused) and line.startswith("ok") and again == first)
 
 
-def _show_refusals(running: LoneAgent) -> None:
+def _show_parking(running: LoneAgent) -> None:
     for one in running.lines:
         if "parking:" in one:
             note(f"    {one[-180:]}")

@@ -131,6 +131,18 @@ def test_only_the_owner_and_admins_may_park(node: SharedNode) -> None:
 
 
 @pytest.mark.long
+def test_shared_memory_is_not_moved_and_the_reason_is_said(node: SharedNode) -> None:
+    node.start_agent(sections="[parking]\nidle_after_s = 1\neager = true\n")
+    program = notebook(node)
+    program.program.share_memory()
+    node.wait_for(lambda: parked(node)["events"], "it was tried")
+    (event,) = parked(node)["events"]
+    assert (event["kind"], event["why"]) == ("refused", "shared_memory")
+    assert "shares GPU memory with another process (CUDA IPC)" in event["sentence"]
+    program.program.runs()
+
+
+@pytest.mark.long
 def test_managed_memory_is_tried_once_and_the_program_goes_on(node: SharedNode) -> None:
     node.start_agent(sections="[parking]\nidle_after_s = 1\neager = true\n")
     program = notebook(node)

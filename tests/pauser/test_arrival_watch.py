@@ -15,16 +15,27 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch
 
 NAMES = ("nvidiactl", "nvidia-uvm", "nvidia0")
-# Opens the files in the order in which CUDA does, maps the library if it is given, and at each line starts a child that
-# opens the control file again.
+# Opens the files in the order in which CUDA does, maps the libraries if they are given, and has a context if that is.
+# At each line it starts a child that opens the control file again: a fork, or with `run` another program.
 PROGRAM = """
-import mmap, os, sys
-directory, library = sys.argv[1:]
+import ctypes, mmap, os, sys, threading
+directory, libraries, context = sys.argv[1:]
 files = [os.open(f"{directory}/{name}", os.O_RDWR) for name in ("nvidiactl", "nvidia-uvm", "nvidia0")]
-if library:
-    mapped = mmap.mmap(os.open(library, os.O_RDONLY), 0, prot=mmap.PROT_READ)
+mapped = [mmap.mmap(os.open(name, os.O_RDONLY), 0, prot=mmap.PROT_READ) for name in libraries.split()]
+if context:
+    named = threading.Event()
+    def handle_events():
+        ctypes.CDLL(None).prctl(15, b"cuda-EvtHandlr", 0, 0, 0)
+        named.set()
+        threading.Event().wait()
+    threading.Thread(target=handle_events, daemon=True).start()
+    named.wait()
 print("ready", flush=True)
-for _ in sys.stdin:
+for line in sys.stdin:
+    if line == "run\\n":
+        code = "import os, sys; os.open(sys.argv[1], os.O_RDWR); sys.stdin.readline()"
+        print(os.posix_spawn(sys.executable, [sys.executable, "-c", code, f"{directory}/nvidiactl"], {}), flush=True)
+        continue
     pid = os.fork()
     if not pid:
         os.open(f"{directory}/nvidiactl", os.O_RDWR)
@@ -79,9 +90,9 @@ def watched(directory: Path) -> Iterator[Watched]:
 
 
 @contextmanager
-def program(directory: Path, library: str = "") -> Iterator["subprocess.Popen[str]"]:
+def program(directory: Path, libraries: str = "", *, has_context: bool = False) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(
-        [sys.executable, "-S", "-c", PROGRAM, str(directory), library],
+        [sys.executable, "-S", "-c", PROGRAM, str(directory), libraries, "context" if has_context else ""],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -106,15 +117,25 @@ def test_a_child_of_a_program_that_only_reads_the_gpu_is_new(directory: Path, wa
 
 
 def test_a_monitor_is_not_held(directory: Path, watched: Watched) -> None:
-    """It opens the same files, and the driver would lock it: only the library of CUDA makes the difference."""
-    library = directory / "libcuda.so.1"
-    library.write_bytes(b"\0" * 4096)
+    """NVML opens the same files and maps the library of CUDA, and the driver would lock it. A program that uses both is
+    known by its context."""
+    cuda, nvml = directory / "libcuda.so.1", directory / "libnvidia-ml.so.1"
+    for library in (cuda, nvml):
+        library.write_bytes(b"\0" * 4096)
+    both = f"{cuda} {nvml}"
     watched.begin()
-    with program(directory) as monitor, program(directory, str(library)) as new:
-        watched.seen_before(monitor.pid)
-        watched.seen_before(new.pid)
+    with (
+        program(directory) as before_its_library,
+        program(directory, both) as monitor,
+        program(directory, str(cuda)) as new,
+        program(directory, both, has_context=True) as new_with_nvml,
+    ):
+        for process in (before_its_library, monitor, new, new_with_nvml):
+            watched.seen_before(process.pid)
+        assert watched.gpu_of[before_its_library.pid]() == ""
         assert watched.gpu_of[monitor.pid]() == ""
         assert watched.gpu_of[new.pid]() == "GPU-0"
+        assert watched.gpu_of[new_with_nvml.pid]() == "GPU-0"
 
 
 def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, watched: Watched) -> None:
@@ -131,3 +152,16 @@ def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, w
             found = watched.seen_before(new.pid)
     assert old.pid not in found
     assert child not in found
+
+
+def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watched) -> None:
+    """A notebook, or a monitor that is taken for a program, starts a training."""
+    library = directory / "libcuda.so.1"
+    library.write_bytes(b"\0" * 4096)
+    with program(directory, str(library)) as old:
+        watched.begin()
+        assert old.stdin is not None
+        assert old.stdout is not None
+        old.stdin.write("run\n")
+        old.stdin.flush()
+        watched.seen_before(int(old.stdout.readline()))

@@ -346,6 +346,20 @@ def test_what_cannot_be_parked_goes_on(cuda: FakeCuda, record: Path) -> None:
     run_with(settings(cuda, record), body)
 
 
+def test_memory_that_processes_share_is_not_moved(cuda: FakeCuda, record: Path) -> None:
+    """The driver moves it, and cannot bring it back."""
+    program = cuda.start(1 << 20)
+    program.share_memory()
+
+    async def body(pauser: Pauser) -> None:
+        assert code_of(await pauser.lock(program.key)) == 0
+        assert code_of(await pauser.checkpoint(program.key)) == Code.SHARED_MEMORY
+        assert code_of(await pauser.unlock(program.key)) == 0
+        program.runs()
+
+    run_with(settings(cuda, record), body)
+
+
 def stand_still_s(seconds: float) -> None:
     """The whole agent, for longer than it waits for a reply."""
     time.sleep(seconds)

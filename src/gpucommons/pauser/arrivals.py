@@ -2,7 +2,7 @@
 
 The kernel reports each open of a GPU's device files (inotify), 15 ms before the driver can lock the new program and
 160 ms before the program can allocate memory. The report names no process: those whose open files include a GPU, the
-youngest first, are candidates, except for programs that had CUDA before and their children. A container may have device
+youngest first, are candidates, except for programs that had CUDA before and their forks. A container may have device
 files of its own: with root, the kernel's process events (netlink connector) show each program that is executed, and the
 device files that it sees are watched as well.
 
@@ -50,6 +50,9 @@ _CONTROL: Final = "nvidiactl"
 _UVM: Final = "nvidia-uvm"
 _GPU: Final = "nvidia"
 _CUDA_LIBRARY: Final = b"/libcuda.so"
+_NVML_LIBRARY: Final = b"/libnvidia-ml.so"
+# A thread that CUDA starts with a context.
+_CONTEXT_THREAD: Final = b"cuda-EvtHandlr"
 
 
 class ArrivalTerms(NamedTuple):
@@ -204,8 +207,10 @@ class ArrivalWatch:
         if key in self._known or (tried is not None and (tried.now or tried.done or tried.times >= _MAX_TRIES)):
             return False
         users = {known.pid for known in self._known} | {one.pid for one, row in self._tried.items() if row.done}
-        # What forks from a program has its open files.
-        return sum(row.now for row in self._tried.values()) < _MAX_CANDIDATES and self._parent(key.pid) not in users
+        parent = self._parent(key.pid)
+        if parent in users and self._is_fork(key.pid, parent):
+            return False
+        return sum(row.now for row in self._tried.values()) < _MAX_CANDIDATES
 
     def _try(self, key: ProcessKey) -> None:
         tried = self._tried.setdefault(key, _Tried())
@@ -269,12 +274,35 @@ class ArrivalWatch:
         return opened_files(pid, self._directory, self._procfs)
 
     def _has_cuda(self, pid: int) -> bool:
-        """Whether a process that has a GPU's files open has CUDA, or only NVML. Both open the same ones, and the driver
-        locks either: nvidia-smi and other monitors need no room."""
+        """Whether a process that has a GPU's files open uses CUDA, or only NVML. NVML opens the same files, maps the
+        library of CUDA (r580), and the driver locks its process, too: nvidia-smi and other monitors need no room, and
+        are not to be held. A program that uses both is known by the beginning of its context."""
         try:
-            return _CUDA_LIBRARY in (self._procfs / str(pid) / "maps").read_bytes()
+            maps = (self._procfs / str(pid) / "maps").read_bytes()
         except OSError:
             return True
+        return _CUDA_LIBRARY in maps and (_NVML_LIBRARY not in maps or self._has_context(pid))
+
+    def _has_context(self, pid: int) -> bool:
+        tasks = self._procfs / str(pid) / "task"
+        try:
+            names = ((tasks / thread / "comm").read_bytes() for thread in os.listdir(tasks))
+            return any(name.strip() == _CONTEXT_THREAD for name in names)
+        except OSError:
+            # A thread that has ended, or the process: the next look shows it.
+            return False
+
+    def _is_fork(self, pid: int, parent: int) -> bool:
+        """Whether it runs what its parent runs: then it has its open files, and cannot use CUDA. A program that is
+        executed has none of these files."""
+        try:
+            return self._command(pid) == self._command(parent)
+        except OSError:
+            return True
+
+    def _command(self, pid: int) -> tuple[str, bytes]:
+        directory = self._procfs / str(pid)
+        return os.readlink(directory / "exe"), (directory / "cmdline").read_bytes()
 
     def _parent(self, pid: int) -> int | None:
         try:

@@ -37,6 +37,7 @@ class Code(IntEnum):
     LEFT_ALONE = -9
     STOPPED = -10
     HANGS = -11
+    SHARED_MEMORY = -12
 
 
 _MEANINGS: Final[dict[int, str]] = {
@@ -57,6 +58,7 @@ _MEANINGS: Final[dict[int, str]] = {
     Code.LEFT_ALONE: "the process could not be paused repeatedly and is left alone for a while",
     Code.STOPPED: STOPPED,
     Code.HANGS: "the driver's call for the process has not returned",
+    Code.SHARED_MEMORY: "it shares GPU memory with another process (CUDA IPC), which the driver does not bring back",
 }
 
 

@@ -6,6 +6,7 @@
 import ctypes
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from gpucommons.pauser.backend import Code, Failure, State, failure
@@ -14,6 +15,8 @@ LIBRARY: Final = "libcuda.so.1"
 _CALLS: Final = ("GetState", "Lock", "Checkpoint", "Restore", "Unlock")
 # Settings of the agent's environment that would change what the driver shows to this process.
 _NOT_OURS: Final = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
+# Part of the name of a file by which the driver shares memory between processes.
+_SHARED_MEMORY: Final = b"/dev/shm/cuda.shm."
 
 
 class _LockArguments(ctypes.Structure):
@@ -47,6 +50,8 @@ class Cuda:
         return _result(self._lock(pid, ctypes.byref(_LockArguments(timeout_ms=timeout_ms))))
 
     def checkpoint(self, pid: int) -> Failure | None:
+        if _shares_memory(pid):
+            return failure(Code.SHARED_MEMORY)
         return _result(self._checkpoint(pid, None))
 
     def restore(self, pid: int) -> Failure | None:
@@ -54,6 +59,17 @@ class Cuda:
 
     def unlock(self, pid: int) -> Failure | None:
         return _result(self._unlock(pid, None))
+
+
+def _shares_memory(pid: int) -> bool:
+    """Whether it has given GPU memory to another process, or has some of another one. Both then map a file of the
+    driver. Driver r580 moves such memory to the host, and the restore of the second process fails with error 1 for
+    good; r610 is said to do it."""
+    try:
+        return _SHARED_MEMORY in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        # It has ended. What may be moved may be read.
+        return False
 
 
 def _result(code: int) -> Failure | None:

@@ -94,6 +94,11 @@ class FakeProgram:
     def use_managed_memory(self) -> None:
         self._set("managed", 1)
 
+    def share_memory(self) -> None:
+        """With another process, by CUDA IPC."""
+        os.kill(self.pid, signal.SIGUSR2)
+        until(lambda: "/dev/shm/cuda.shm." in Path(f"/proc/{self.pid}/maps").read_text(), "it shares memory")
+
     def wait_for_user(self) -> None:
         """It hardly uses the CPU from now on, as a notebook does."""
         self._set("quiet", 1)

@@ -1,7 +1,8 @@
 /* A fake CUDA program: makes steps while it is not locked, and carries out what the fake driver asks of it.
  *
  * program DIRECTORY [GPU_BYTES [GPUS JOB]]    GPUS is the file of the fake GPUs (../gpu/gpus.h), on which it is that job.
- * SIGUSR1 makes it fork a child that has no CUDA, also while it is locked.
+ * SIGUSR1 makes it fork a child that has no CUDA, also while it is locked. SIGUSR2 makes it share memory with another
+ * process: it maps the file by which the driver does so, and a restore fails as with driver r580.
  *
  * With FAKE_DEVICE_FILES, a directory of device files, it starts as a real program does: it opens them, can be locked
  * 20 ms later, has its context after 150 ms in which it is not locked, and then allocates its memory. It ends with the
@@ -27,9 +28,10 @@ static const char *directory;
 static char *parked;
 static struct gpus *gpus;
 static int job, parent;
-static volatile sig_atomic_t forks;
+static volatile sig_atomic_t forks, shares;
 
 static void on_fork(int number) { (void)number; forks++; }
+static void on_share(int number) { (void)number; shares++; }
 
 static uint64_t now_us(void)
 {
@@ -143,6 +145,8 @@ static uint32_t restore(void)
 {
     if (self->state != CHECKPOINTED)
         return ILLEGAL_STATE;
+    if (shares)
+        return INVALID_VALUE;
     uint64_t bytes = self->host_bytes;
     take_time(bytes);
     /* Taken first and counted then: of two that race for one room at least one sees that it is too small. */
@@ -158,6 +162,17 @@ static uint32_t restore(void)
     self->host_bytes = 0;
     self->state = LOCKED;
     return SUCCESS;
+}
+
+static void share_memory(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/dev/shm/cuda.shm.%d.%x.1", getuid(), getpid());
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, 4096) || mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED)
+        exit(7);
+    close(fd);
+    unlink(path);
 }
 
 static uint32_t unlock(void)
@@ -256,6 +271,7 @@ int main(int argc, char **argv)
         return 2;
     directory = argv[1];
     signal(SIGUSR1, on_fork);
+    signal(SIGUSR2, on_share);
     const char *files = getenv("FAKE_DEVICE_FILES");
     if (files)
         open_device_files(files);
@@ -294,6 +310,10 @@ int main(int argc, char **argv)
                 pause();
                 _exit(0);
             }
+        }
+        if (shares == 1) {
+            share_memory();
+            shares++;
         }
         run_cell();
         if (self->state == RUNNING)

@@ -329,6 +329,7 @@ class ProgramMoves:
             self._parked.remove(program)
             return
         program.begin(ParkStage.PARKED, now)
+        program.was_moved = True
         self._log.parked(program, now - begun_s)
         if self._host_is_short():
             # Others took host memory meanwhile. The kernel would kill for it; a parked program is a likely victim.
@@ -404,6 +405,8 @@ def _refusal(moved: MoveResult, failed: Failure) -> tuple[ParkRefusal, float]:
     if failed.code == Code.NOT_SUPPORTED:
         sentence = "it cannot be parked: it uses managed memory, or the driver does not support it (801)"
         return ParkRefusal(WhyNot.MANAGED_MEMORY, sentence), NEVER_S
+    if failed.code == Code.SHARED_MEMORY:
+        return ParkRefusal(WhyNot.SHARED_MEMORY, f"it cannot be parked: {failed.meaning}"), NEVER_S
     return ParkRefusal(WhyNot.FAILED, f"its memory could not be moved: {failed.meaning} ({failed.code})"), _AGAIN_S
 
 

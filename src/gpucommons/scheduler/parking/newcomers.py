@@ -38,18 +38,24 @@ _MAX_SHOWN: Final = 64
 
 @dataclass(slots=True)
 class _Arrival:
-    """`parked` is what was parked for it. `kept_s` is when the pauser was last asked to keep it."""
+    """`chosen` is what is to be parked for it, with how others read of it. `kept_s` is when the pauser was last
+    asked to keep it."""
 
     newcomer: Newcomer
     program: Program
     since_wall_s: float
     kept_s: float
-    parked: list[ParkedFor] = field(default_factory=list)
+    chosen: list[tuple[ParkedProgram, ParkedFor]] = field(default_factory=list)
     why: GoesOn | None = None
 
     @property
     def is_held(self) -> bool:
         return self.newcomer.went_on_s is None
+
+    @property
+    def parked(self) -> tuple[ParkedFor, ...]:
+        """What was parked for it. Some of what was chosen may not have been possible."""
+        return tuple(row for program, row in self.chosen if program.was_moved)
 
     def reading(self, now_s: float) -> ArrivalReading:
         end_s = now_s if self.newcomer.went_on_s is None else self.newcomer.went_on_s
@@ -63,7 +69,7 @@ class _Arrival:
             self.is_held,
             self.since_wall_s,
             end_s - self.newcomer.since_s,
-            tuple(self.parked),
+            self.parked,
             "" if self.why is None else self.why.value,
         )
 
@@ -174,7 +180,7 @@ class Newcomers:
         """This program is parked for the newcomer of this need."""
         for arrival in self._arrivals.values():
             if arrival.newcomer.id == need_id:
-                arrival.parked.append(ParkedFor(parked.label, parked.user, parked.uid, parked.bytes))
+                arrival.chosen.append((parked, ParkedFor(parked.label, parked.user, parked.uid, parked.bytes)))
 
     def described(self, need_id: str) -> ParkedFor | None:
         """The newcomer of this need, for the owner of what was parked for it."""
@@ -204,7 +210,7 @@ class Newcomers:
         arrival.why = why
         reading = arrival.reading(now_s)
         log.info("parking: %s goes on: %s; it %s", reading.name, why.value, arrival_sentence(reading))
-        if not arrival.parked:
+        if not reading.parked:
             return
         self.waited += 1
         self.waited_s += reading.waited_s
@@ -218,7 +224,7 @@ class Newcomers:
                 reading.user,
                 reading.uid,
                 reading.gpu_uuid,
-                sum(one.bytes for one in arrival.parked),
+                sum(one.bytes for one in reading.parked),
                 reading.waited_s,
                 arrival_sentence(_for_events(reading)),
             )

@@ -50,9 +50,9 @@ class ParkedProgram:
     before. `waited_in` is where it slept while it was idle; None: not known. `looks_elsewhere` counts looks in a row at
     which it slept elsewhere. `expected_s` is when it will be back; None: not known. `made_for` is the need for which it
     made room; empty: none. `comes_after` are the requests from which its room is not kept; None: it is kept from none.
-    `made_for_program` is the new program of that need. `touched`: its user uses it or asked for it.
-    `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended during a move, and the next
-    one knows what came of it.
+    `made_for_program` is the new program of that need. `touched`: its user uses it or asked for it. `was_moved`: its
+    memory was in host memory. `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended
+    during a move, and the next one knows what came of it.
     """
 
     key: str
@@ -77,6 +77,7 @@ class ParkedProgram:
     ancestors: tuple[ProcessKey, ...] = ()
     unsure: bool = False
     touched: bool = False
+    was_moved: bool = False
     made_for_program: ParkedFor | None = None
     resident_before: int = 0
     nvml_bytes: int | None = None

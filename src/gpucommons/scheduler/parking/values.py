@@ -38,6 +38,7 @@ class WhyNot(StrEnum):
     PART_PARKED = "part_parked"
     STOPPED = "stopped"
     MIG = "mig"
+    SHARED_MEMORY = "shared_memory"
 
 
 class ParkRefusal(NamedTuple):
