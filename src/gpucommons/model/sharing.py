@@ -199,7 +199,7 @@ class ClientSharing(NamedTuple):
     """One client. Times are durations; `need_bytes` is None for v1 clients, which do not report their memory.
 
     `over_claimed`: it reported more memory than the GPU has; `allocated_bytes` is the GPU's memory then. `name` is for
-    people, finished and printable: rules/identities.py makes it. A plain program has its key in `program`, all of its
+    people, finished and printable: model/names.py makes it. A plain program has its key in `program`, all of its
     pids in `processes`, and the protocol version 0; for a client of nvshare these are None and empty. The standing of a
     program may also be "resting": it does not use the GPU now, is not paused and takes no turns; or "stopped", by its
     user, or "hanging": the driver's call for it does not return. Then `held_up` says what is in the way, in words.

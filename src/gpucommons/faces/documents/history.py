@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text, whole, word
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, Schema, by_key, listed, one_of, or_null, record
+from gpucommons.faces.documents.schema import INTEGER, NUMBER, Record, Schema, by_key, listed, one_of, or_null, record
 from gpucommons.faces.documents.values import Json, encoded
 from gpucommons.faces.documents.view import ENVELOPE, View
-from gpucommons.faces.history.history import COARSE_SPAN_S, NODE, NODE_SERIES, SERIES, History, Window
+from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, NODE, NODE_SERIES, SERIES, History, Window
 from gpucommons.faces.history.prometheus import Prometheus
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -45,22 +45,6 @@ PARAMETERS: tuple[Parameter, ...] = (
     text("gpu", "only this GPU: its index or UUID"),
     whole("points", "number of values per column at most", 10, 4000),
 )
-SCHEMA: Schema = record(
-    **ENVELOPE,
-    series=one_of(*SERIES),
-    source=one_of("memory", "prometheus"),
-    step_s=NUMBER,
-    start_unix_s=NUMBER,
-    values=by_key(listed(or_null(NUMBER)), "UUID of the GPU, or node"),
-    kept=record(
-        fine_step_s=NUMBER,
-        fine_span_s=NUMBER,
-        coarse_step_s=NUMBER,
-        coarse_span_s=NUMBER,
-        bytes=INTEGER,
-        beyond=or_null(one_of("prometheus")),
-    ),
-)
 
 
 class HistoryQuery(NamedTuple):
@@ -69,6 +53,38 @@ class HistoryQuery(NamedTuple):
     points: int
     end_wall_s: float | None
     gpu_uuid: str | None
+
+
+class _Answer(NamedTuple):
+    """What is known before the values are encoded. `beyond`: Prometheus has what is older."""
+
+    query: HistoryQuery
+    source: str
+    window: Window
+    history: History
+    beyond: bool
+
+
+_KEPT = Record[_Answer](
+    fine_step_s=(NUMBER, lambda answer: answer.history.fine_step_s),
+    fine_span_s=(NUMBER, lambda answer: FINE_SPAN_S),
+    coarse_step_s=(NUMBER, lambda answer: answer.history.coarse_step_s),
+    coarse_span_s=(NUMBER, lambda answer: COARSE_SPAN_S),
+    bytes=(INTEGER, lambda answer: answer.history.memory_bytes),
+    beyond=(or_null(one_of("prometheus")), lambda answer: "prometheus" if answer.beyond else None),
+)
+_HEAD = Record[_Answer](
+    series=(one_of(*SERIES), lambda answer: answer.query.series),
+    source=(one_of("memory", "prometheus"), lambda answer: answer.source),
+    step_s=(NUMBER, lambda answer: answer.window.step_s),
+    start_unix_s=(NUMBER, lambda answer: round(answer.window.start_wall_s, 3)),
+    kept=(_KEPT.schema, _KEPT.build),
+)
+SCHEMA: Schema = record(
+    **ENVELOPE,
+    **{name: schema for name, (schema, _) in _HEAD.fields.items()},
+    values=by_key(listed(or_null(NUMBER)), "UUID of the GPU, or node"),
+)
 
 
 def read(view: View, given: Mapping[str, Value]) -> HistoryQuery:
@@ -102,11 +118,7 @@ async def answer(view: View, query: HistoryQuery, history: History, prometheus: 
         window = await prometheus.window(query.series, uuids, end_s - query.range_s, end_s, query.points)
     head = {
         **view.envelope(),
-        "series": query.series,
-        "source": source,
-        "step_s": window.step_s,
-        "start_unix_s": round(window.start_wall_s, 3),
-        "kept": {**history.kept(), "beyond": None if prometheus is None else "prometheus"},
+        **_HEAD.build(_Answer(query, source, window, history, beyond=prometheus is not None)),
     }
     return await _encode(head, window, query.gpu_uuid)
 

@@ -140,15 +140,13 @@ class History:
     def subjects(self) -> tuple[str, ...]:
         return (NODE, *self._seen)
 
-    def kept(self) -> dict[str, float]:
-        """The spans and steps that are kept, and their size in memory now."""
-        return {
-            "fine_step_s": self._fine.step_s,
-            "fine_span_s": FINE_SPAN_S,
-            "coarse_step_s": self._coarse.step_s,
-            "coarse_span_s": COARSE_SPAN_S,
-            "bytes": self.memory_bytes,
-        }
+    @property
+    def fine_step_s(self) -> float:
+        return self._fine.step_s
+
+    @property
+    def coarse_step_s(self) -> float:
+        return self._coarse.step_s
 
     def covers(self, start_wall_s: float) -> bool:
         return self._now_wall_s - start_wall_s <= COARSE_SPAN_S
