@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.parse
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -55,6 +56,25 @@ def handoffs(program: Path, path: Path, seconds: float) -> dict[str, float]:
     return {**found, "slowest": max(row["handoff.max"] for row in rounds), "count": HANDOFFS * len(rounds)}
 
 
+def show_handoffs(title: str, rows: Sequence[tuple[str, dict[str, float], float]]) -> None:
+    """Each row: when, the hand-offs, and the agent's memory in MB."""
+    show(
+        title,
+        ("", "hand-offs", "p50, us", "p99, us", "slowest, ms", "RSS, MB"),
+        [
+            (
+                name,
+                f"{found['count']:,}",
+                f"{found['p50']:.0f}",
+                f"{found['p99']:,.0f}",
+                f"{found['slowest'] / 1000:.1f}",
+                f"{mb:.0f}",
+            )
+            for name, found, mb in rows
+        ],
+    )
+
+
 def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as directory:
         program, path = build(Path(directory)), Path(directory) / "s.sock"
@@ -72,13 +92,9 @@ def main(seconds: float) -> None:
                 attacker.terminate()
                 attacker.join()
             after_mb = rss_mb(agent.process.pid)
-    show(
+    show_handoffs(
         f"{sent.value:,} malformed requests in {seconds:g} s (bars: 100 MB, and 20 ms for the slowest)",
-        ("", "hand-offs", "p50, us", "p99, us", "slowest, ms", "RSS, MB"),
-        [
-            (name, f"{row['count']:,}", f"{row['p50']:.0f}", f"{row['p99']:,.0f}", f"{row['slowest'] / 1000:.1f}", mb)
-            for name, row, mb in (("alone", alone, f"{before_mb:.0f}"), ("flooded", flooded, f"{after_mb:.0f}"))
-        ],
+        [("alone", alone, before_mb), ("flooded", flooded, after_mb)],
     )
 
 
