@@ -35,8 +35,8 @@ class Churn:
             time.sleep(0.02)
 
 
-# Two programs of the other owner at any time, and four. The bar is 0.45; a busy machine sees programs later.
-@pytest.mark.parametrize(("every_s", "life_s"), [(0.5, 1.0), (1.0, 4.0)])
+# Two programs of the other owner at any time, four and eight.
+@pytest.mark.parametrize(("every_s", "life_s"), [(0.5, 1.0), (1.0, 4.0), (0.5, 4.0)])
 def test_an_owner_that_keeps_starting_programs_does_not_starve_another(every_s: float, life_s: float) -> None:
     with shared_node() as node:
         steady = node.program(MATMUL[8192], uid=STEADY)
@@ -47,4 +47,4 @@ def test_an_owner_that_keeps_starting_programs_does_not_starve_another(every_s: 
         before = node.shared.works()
         churn.go_on(MEASURED_S)
         share = node.shared.rates_since(before).of(steady)
-        assert share >= 0.42, share
+        assert share >= 0.45, share

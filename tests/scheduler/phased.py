@@ -2,9 +2,12 @@
 
 Programs use the GPU in stages. A program joins and withdraws a second after it begins and ceases to use the GPU, as the
 agent's readings allow. Pausing takes time, and may fail. Measurements see exactly what ran between their two moments.
+
+ReadSimulation has the readings themselves: when they come, and that the driver's samples are means over a second.
 """
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -258,3 +261,54 @@ class PhasedSimulation(Simulation):
         together = self.model.progress(kinds)
         fair = min(together) >= 1.0 / len(kinds) - 0.01
         return max(1.0, sum(together) if fair else 1.0)
+
+
+class ReadSimulation(PhasedSimulation):
+    """Programs join as readings show them: each second, and every `soon_s` while programs come and go."""
+
+    def __init__(self, model: GpuModel | float, seed: int, soon_s: float) -> None:
+        super().__init__(model, seed, reads_use=False, seen_s=float("inf"))
+        self._soon_s = soon_s
+        # Processes of a known program that no reading has shown.
+        self._unseen: list[Job] = []
+        self._seen: set[int] = set()
+        # The time that each client and all together had used at the last readings.
+        self._samples: deque[tuple[float, dict[int, float], float]] = deque()
+        self.at(self.now + SEEN_S, self._read)
+
+    def add_process(self, job: Job) -> None:
+        """Another process of this job. It runs until a reading shows it; then it is paused and resumed with the job."""
+        process = Job(job.client, stages=job.stages, begun_s=self.now)
+        self._unseen.append(process)
+        self.jobs.append(process)
+
+    def _read(self) -> Sequence[Action]:
+        coruns, current = self.gpu.phases.coruns, self.gpu.phases.current
+        for process in self._unseen:
+            self.jobs.remove(process)
+            self.policy.grew(process.client, self.now)
+        self._unseen.clear()
+        contested = (current is not None and current.way is Way.TURNS) or coruns.has_passing_programs(self.now)
+        for job in self.jobs:
+            if job.client.id not in self._seen:
+                self._seen.add(job.client.id)
+                self.policy.grew(job.client, self.now)
+            if contested or self.now - job.begun_s >= SEEN_S:
+                self.perform(self._check_use(job))
+        self._sample()
+        self.at(self.now + (self._soon_s if coruns.has_passing_programs(self.now) else SEEN_S), self._read)
+        return ()
+
+    def _sample(self) -> None:
+        """Without the samples of programs in their first second: they come later."""
+        self._samples.append((self.now, {job.client.id: job.used_s for job in self.jobs}, self._used_s))
+        while len(self._samples) > 1 and self._samples[1][0] <= self.now - SEEN_S:
+            self._samples.popleft()
+        begin_s, before, total_s = self._samples[0]
+        span_s = self.now - begin_s
+        if span_s <= 0:
+            return
+        joined = [job for job in self.jobs if job.client.standing is not ClientStanding.IDLE]
+        used = {job.client.id: job.used_s - before.get(job.client.id, job.used_s) for job in joined}
+        ratios = {id: min(1.0, used_s / span_s) for id, used_s in used.items()}
+        self.policy.sample_use(self.gpu, ratios, min(1.0, (self._used_s - total_s) / span_s), self.now)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-_ACTIVITIES, _JOBS = 4, 64
+_ACTIVITIES, _JOBS = 4, 256
 
 
 class Activity(NamedTuple):

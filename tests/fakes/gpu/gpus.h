@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define GPUS 16
-#define JOBS 64
+#define JOBS 256
 #define PHASES 16
 #define PAIRS 32
 /* GPM's counters move every 100 ms. So many of their values are kept: a second of them, for utilisation. */

@@ -76,6 +76,9 @@ _HEAVY_PART: Final = 0.5
 _MIN_UNSEEN: Final = 0.1
 _PASSING_S: Final = 2.5
 _MAX_USE_S: Final = 2.0
+# What a newcomer used of the time between two readings: on average it began halfway, and had half of the GPU. The
+# driver does not know yet: its samples are means over a second, and the first of a process comes up to a second late.
+_NEWCOMER_RATIO: Final = 0.25
 # Without samples of processes, clients of unknown activity count as programs after this time.
 _COUNTS_AFTER_S: Final = 2.0
 _RECHECK_FAIRNESS_S: Final = 60.0
@@ -203,6 +206,8 @@ class Coruns(Generic[Client]):
         # Use that is not of any client, and when a client of each owner last came or left.
         self._unseen = Use()
         self._passing_s: dict[str, float] = {}
+        # Clients with new processes since the last call of `used`.
+        self._grown: set[Client] = set()
         self._accounts: OwnerAccounts[Client] = OwnerAccounts()
         self._together: dict[frozenset[Client], Activity] = {}
         self._verdicts: dict[frozenset[Client], _Verdict] = {}
@@ -261,14 +266,15 @@ class Coruns(Generic[Client]):
             elif self._way is Way.TOGETHER or self._facts[client].light:
                 # In turns, what a client has is its time. Light clients take no turns, and together there are none.
                 self._accounts.charge(owner, ratio * elapsed_s)
-            elif self._facts[client].since_s > before_s:
-                # A newcomer ran before it was seen.
-                self._accounts.transfer(owner, ratio * elapsed_s)
+            elif self._facts[client].since_s > before_s or client in self._grown:
+                # A newcomer, or a new process of a known client, ran before it was seen.
+                self._accounts.transfer(owner, max(ratio, _NEWCOMER_RATIO) * elapsed_s)
         # What is not seen is of owners whose programs come and go.
         passing = [owner for owner, changed_s in self._passing_s.items() if changed_s >= now_s - _PASSING_S]
         self._passing_s = {owner: self._passing_s[owner] for owner in passing}
         for owner in passing:
             self._accounts.transfer(owner, unseen * elapsed_s / len(passing))
+        self._grown.clear()
         for owner, ratio in owners.items():
             self._owner_use.setdefault(owner, Use()).learn(ratio, now_s)
         for absent in self._owner_use.keys() - owners.keys():
@@ -307,6 +313,7 @@ class Coruns(Generic[Client]):
     def forget(self, client: Client) -> None:
         """The client has left."""
         self._facts.pop(client, None)
+        self._grown.discard(client)
         self._arrival.pop(client, None)
         owner = self._owner_of.pop(client, None)
         if owner is not None:
@@ -320,6 +327,11 @@ class Coruns(Generic[Client]):
         for of_sets in (self._together, self._verdicts):
             for key in [key for key in of_sets if client in key]:
                 del of_sets[key]
+
+    def grew(self, client: Client, owner: str, now_s: float) -> None:
+        """A client has a new process, or is new itself; it ran before it was seen, and takes part or not."""
+        self._grown.add(client)
+        self._passing_s[owner] = now_s
 
     def has_passing_programs(self, now_s: float) -> bool:
         """Whether owners compete, and the clients of one of them come and go."""

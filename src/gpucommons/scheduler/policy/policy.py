@@ -98,6 +98,11 @@ class Policy:
         owners = self._phasing.owners({id: gpu.clients[id] for id in ratios})
         gpu.phases.coruns.used(ratios, owners, total, now)
 
+    def grew(self, client: Client, now: float) -> None:
+        """A program has a new process, or is new: it ran until a reading showed it."""
+        owners = self._phasing.owners({client.id: client})
+        client.gpu.phases.coruns.grew(client.id, owners[client.id], now)
+
     def meter(self, gpu: GpuQueue, available: bool, now: float) -> list[Action]:
         """Whether the activity of a phase can be measured on this GPU."""
         self._phasing.meter(gpu, available)

@@ -13,9 +13,10 @@ from gpucommons.scheduler.programs.jobs import Program, ProgramActivity
 #
 # A joined program takes turns: it is paused while others run. A resting program is not paused and takes no turns.
 #
-# 1. A program joins when it uses the GPU. Before that it rests. Where turns are taken it joins as soon as it is seen:
-#    the driver's first sample of a process comes up to a second later, and an owner that keeps starting programs would
-#    have the GPU for that second each time. If it does not use its first turn, it rests.
+# 1. A program joins when it uses the GPU. Before that it rests. Where turns are taken, or owners compete and programs
+#    of one of them come and go, it joins as soon as it is seen: the driver's first sample of a process comes up to a
+#    second later, and an owner that keeps starting programs would have the GPU for that second each time. If it does
+#    not use its first turn, it rests.
 # 2. A joined program rests when it was idle for a whole turn of its own while others waited, or in the readings of
 #    IDLE_RESTS_S in which it was not paused.
 # 3. A resting program joins again at the first reading that shows it use the GPU: within 2 s, for readings each second.
@@ -49,7 +50,7 @@ class ProgramTurn(NamedTuple):
 
 class Observation(NamedTuple):
     """One program in one reading. `as_of_s` is when the GPUs were read; `ran`: it was not paused since the last one;
-    `contested`: turns are taken on its GPU."""
+    `contested`: turns are taken on its GPU, or programs come and go there."""
 
     processes: AbstractSet[ProcessKey]
     devices: tuple[str, ...]
@@ -135,7 +136,7 @@ class ProgramRoster:
         """Take in one reading: the programs that take part. Without a reading, do not call: all would have ended.
 
         `unlisted` are devices whose processes could not be read; `ran` the keys of programs that were not paused since
-        the last reading; `contested` devices on which turns are taken.
+        the last reading; `contested` devices on which a new program joins as soon as it is seen.
         """
         hidden = {key: one for key, one in self._members.items() if not unlisted.isdisjoint(one.devices)}
         now = {

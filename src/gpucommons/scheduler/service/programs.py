@@ -400,7 +400,7 @@ class Programs:
         programs = {program.key: program for program in division.programs}
         ran = {key for key, member in self._members.items() if member.ran_since(self._read_s)}
         self._read_s = now
-        contested = {device for gpu in self._policy.gpus.values() if _takes_turns_on(gpu) for device in gpu.devices}
+        contested = {device for gpu in self._policy.gpus.values() if _is_contested(gpu, now) for device in gpu.devices}
         standings = self._roster.see(programs.values(), reading.as_of_s, now, reading.unlisted, ran, contested)
         several = [group.devices for group in linked_gpus(programs.values()) if len(group.devices) > 1]
         self._turns.apply(self._devices.link(several, now), now)
@@ -483,8 +483,11 @@ class Programs:
 
     def _update(self, key: str, program: Program, joined: bool, now: float) -> None:
         member = self._members.get(key)
+        is_known = member is not None and program.process_keys <= member.program.process_keys
         if member is None:
             member = self._add(key, program, now)
+        if not is_known:
+            self._policy.grew(member.client, now)
         member.program = program
         client = member.client
         client.gpu_share = program.gpu_share
@@ -665,6 +668,11 @@ class Programs:
 
 def _takes_turns_on(gpu: GpuQueue) -> bool:
     return gpu.phases.current is not None and gpu.phases.current.way is Way.TURNS
+
+
+def _is_contested(gpu: GpuQueue, now: float) -> bool:
+    """Whether a new program takes part as soon as it is seen."""
+    return _takes_turns_on(gpu) or gpu.phases.coruns.has_passing_programs(now)
 
 
 def _takes_turns(client: Client, now: float) -> bool:
