@@ -14,7 +14,7 @@ COMPILED := .pytest_cache/compiled/.tests
 PAGE := src/gpucommons/faces/web/static tests/page
 SCRIPTS := 'src/gpucommons/faces/web/static/**/*.js' 'tests/page/**/*.js'
 
-.PHONY: run demo test test-all test-kubernetes checks lint types bench torture docs dashboards deploy-files dist clean
+.PHONY: run demo test test-all test-kubernetes checks lint types bench torture docs dashboards deploy-files dist deb clean
 
 run: $(VENV)/.ready
 	@$(BIN)/gpucommons up
@@ -71,6 +71,10 @@ deploy-files: $(VENV)/.ready
 # The wheel and the sdist, in dist/.
 dist: $(VENV)/.ready-test
 	$(BIN)/python scripts/make_dist.py
+
+# A Debian package with all that the agent imports, in dist/, for this release of Python and this processor.
+deb: $(VENV)/.ready-test
+	$(BIN)/python scripts/make_deb.py
 
 # Each prints one table; ratios from one interleaved run. Takes some minutes.
 bench: $(VENV)/.ready-test

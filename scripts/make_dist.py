@@ -24,8 +24,8 @@ def build(kind: str, tree: Path, target: Path) -> Path:
     return target / done.stdout.splitlines()[-1]
 
 
-def main() -> None:
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").absolute()
+def make_dist(target: Path) -> tuple[Path, Path]:
+    """The sdist and the wheel."""
     target.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as directory:
         tree, unpacked = Path(directory, "tree"), Path(directory, "unpacked")
@@ -40,8 +40,13 @@ def main() -> None:
             archive.extractall(unpacked, filter="data")
         (inside,) = unpacked.iterdir()
         wheel = build("wheel", inside, target)
-    print(sdist)
-    print(wheel)
+    return sdist, wheel
+
+
+def main() -> None:
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").absolute()
+    for file in make_dist(target):
+        print(file)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from waiting import until
 BUSY = (SlotState.BUSY, "alice")
 NODES = {
     "gpu-1:9460": SimpleNode(1, [(SlotState.FREE, ""), BUSY, (SlotState.HELD_IDLE, "bob")]),
-    "gpu-2:9460": SimpleNode(2, [BUSY, BUSY], "NVIDIA A100-SXM4-80GB"),
+    "gpu-2:9460": SimpleNode(2, [BUSY, (SlotState.RESERVED, "")], "NVIDIA A100-SXM4-80GB"),
     "gpu-3:9460": SimpleNode(3, [BUSY]),
 }
 
@@ -40,18 +40,36 @@ def test_gpus_of_the_fleet_in_one_sentence_and_a_table(prometheus: Prometheus) -
     lines = command("gpus", "--fleet", "--prometheus", prometheus.url).stdout.splitlines()
     assert lines[0] == (
         "1 node not answering (gpu-3) · 1 free (of 6 slots on 3 nodes) · "
-        "1 held idle (longest bob on gpu-1 GPU 2, 1 h 7 min) · 3 busy"
+        "1 held idle (longest bob on gpu-1 GPU 2, 1 h 7 min) · 2 busy · 1 reserved"
     )
     assert lines[1].split() == ["NODE", "SLOT", "MODEL", "UTIL", "MEMORY", "FREE", "OWNER", "STATE"]
     rows = [line.split() for line in lines[2:8]]
     assert [(row[0], row[1]) for row in rows] == [
-        *(("gpu-1", "0"), ("gpu-1", "2"), ("gpu-1", "1"), ("gpu-2", "0"), ("gpu-2", "1"), ("gpu-3", "0")),
+        *(("gpu-1", "0"), ("gpu-1", "2"), ("gpu-2", "1"), ("gpu-1", "1"), ("gpu-2", "0"), ("gpu-3", "0")),
     ]
     assert lines[2].endswith("free")
     assert "bob" in lines[3]
     assert lines[3].endswith("held idle 1 h 7 min")
     assert lines[7].endswith("not answering")
     assert lines[8].startswith("gpu-3 is not answering for ")
+
+
+@pytest.mark.parametrize("name", ["queue", "parked", "reservations"])
+def test_what_waits_on_the_fleet_is_counted_by_node(prometheus: Prometheus, name: str) -> None:
+    """Prometheus has no names of requests and programs: the last line has the command that lists them."""
+    found = command(name, "--fleet", "--prometheus", prometheus.url)
+    assert found.returncode == 0
+    header, row, hint, silent = found.stdout.splitlines()
+    assert header.split() == ["NODE", "REQUESTS", "FOR", "A", "TURN", "PAUSED", "PARKED", "RESERVED"]
+    assert row.split() == ["gpu-2", "-", "0", "0", "0", "1"]
+    assert hint == f"By name: 'gpucommons {name} --connect http://NODE:PORT', or '{name}' on the node."
+    assert silent.startswith("gpu-3 is not answering")
+    nodes = json.loads(command(name, "--json", "--prometheus", prometheus.url).stdout)["nodes"]
+    assert {instance: node["reserved_slots"] for instance, node in nodes.items()} == {
+        "gpu-1:9460": 0,
+        "gpu-2:9460": 1,
+        "gpu-3:9460": 0,
+    }
 
 
 def test_free_slots_of_the_fleet_from_the_configuration(prometheus: Prometheus, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`--fleet` of `gpucommons free`, `gpus` and `report`: the slots and accounts of all nodes, from their Prometheus.
+"""`--fleet` of the reading commands: the slots, queues and accounts of all nodes, from their Prometheus.
 
 The agent is asked first; where it has no fleet or does not run, Prometheus is asked with the same queries.
 """
@@ -14,7 +14,7 @@ from gpucommons.cli.agent_client import ReadFailed
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.gpus_view import short_model, summary_lines
 from gpucommons.cli.options import load_settings
-from gpucommons.cli.output import Line, Span, show, show_lines, terminal_width
+from gpucommons.cli.output import Line, Span, show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.text_table import Format, TextTable, exact_table
 from gpucommons.faces.documents.values import indented
@@ -27,6 +27,10 @@ Document = Mapping[str, Any]
 OfFleet = Annotated[
     bool,
     typer.Option("--fleet", help="List the slots of all nodes, from the Prometheus that scrapes them."),
+]
+CountsOfFleet = Annotated[
+    bool,
+    typer.Option("--fleet", help="Count what waits, is parked and is reserved on each node, from their Prometheus."),
 ]
 PrometheusUrl = Annotated[
     str | None,
@@ -81,6 +85,50 @@ def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, f
         show(exact_table(free, _EXACT).rendered(format))
     else:
         show_lines([*_table(fleet, free, terminal_width()), *_silent_node_lines(fleet)])
+
+
+# Prometheus has numbers of these; names, places and times are those of a node.
+_COUNTS: Mapping[str, str] = {
+    "waiting_requests": "requests",
+    "waiting_clients": "for a turn",
+    "paused_clients": "paused",
+    "parked_programs": "parked",
+    "reserved_slots": "reserved",
+}
+
+
+def show_fleet_counts(reader: Reader, prometheus: str | None, command: str, as_json: bool) -> None:
+    """The nodes on which something waits, is parked or is reserved, and the command that lists it by name."""
+    fleet = _document(reader, prometheus)["fleet"]
+    counts = {instance: _counts(node, fleet["slots"], instance) for instance, node in fleet["nodes"].items()}
+    if as_json:
+        show(indented({"time_unix_s": fleet["time_unix_s"], "nodes": counts}))
+        return
+    rows = [
+        [counted["node"], *("-" if counted[name] is None else str(counted[name]) for name in _COUNTS)]
+        for counted in counts.values()
+        if any(counted[name] for name in _COUNTS)
+    ]
+    if rows:
+        table = TextTable(("node", *_COUNTS.values()), rows, numbers=frozenset(range(1, len(_COUNTS) + 1)))
+        show_lines(table.fitted(terminal_width()))
+        show_line(printable(f"By name: 'gpucommons {command} --connect http://NODE:PORT', or '{command}' on the node."))
+    else:
+        show_line(printable(f"nothing waits, is parked or is reserved on {len(counts)} nodes"))
+    show_lines(_silent_node_lines(fleet))
+
+
+def _counts(node: Document, slots: Sequence[Document], instance: str) -> dict[str, Any]:
+    own = [slot for slot in slots if slot["node"] == instance]
+    return {
+        "node": node["name"],
+        "answers": node["answers"],
+        "waiting_requests": node["waiting"],
+        "waiting_clients": sum(slot["waiting"] for slot in own),
+        "paused_clients": sum(slot["paused"] for slot in own),
+        "parked_programs": sum(slot["parked"] for slot in own),
+        "reserved_slots": sum(slot["state"] == "reserved" for slot in own),
+    }
 
 
 def fleet_report(reader: Reader, prometheus: str | None, parameters: Mapping[str, str | None]) -> Document:

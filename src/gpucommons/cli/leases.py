@@ -16,6 +16,7 @@ from gpucommons.base.periods import parse_duration
 from gpucommons.base.text import printable, printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
+from gpucommons.cli.fleet import CountsOfFleet, PrometheusUrl, show_fleet_counts
 from gpucommons.cli.lease_view import local_time, queue_lines, reservation_lines
 from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
@@ -104,8 +105,13 @@ def _date(text: str, now: datetime) -> datetime:
 
 
 @reading()
-def queue(as_json: AsJson = False, *, reader: Reader) -> None:
+def queue(
+    fleet: CountsOfFleet = False, prometheus: PrometheusUrl = None, as_json: AsJson = False, *, reader: Reader
+) -> None:
     """Print the leases of this node, and the requests that wait, in the order in which they are served."""
+    if fleet or prometheus:
+        show_fleet_counts(reader, prometheus, "queue", as_json)
+        return
     document = _queue(reader)
     if as_json:
         show(indented(document))
@@ -180,8 +186,13 @@ def reserve(
 
 
 @reading()
-def reservations(as_json: AsJson = False, *, reader: Reader) -> None:
+def reservations(
+    fleet: CountsOfFleet = False, prometheus: PrometheusUrl = None, as_json: AsJson = False, *, reader: Reader
+) -> None:
     """Print the reservations of this node, earliest first."""
+    if fleet or prometheus:
+        show_fleet_counts(reader, prometheus, "reservations", as_json)
+        return
     document = _queue(reader)
     if as_json:
         show(indented(document["reservations"]))

@@ -13,6 +13,7 @@ import typer
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import gibibytes, printable, printable_lines
 from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.fleet import CountsOfFleet, PrometheusUrl, show_fleet_counts
 from gpucommons.cli.options import AsJson, ConfigFile
 from gpucommons.cli.output import (
     Line,
@@ -227,12 +228,17 @@ def wake(
 
 @reading()
 def parked(
+    fleet: CountsOfFleet = False,
+    prometheus: PrometheusUrl = None,
     as_json: AsJson = False,
     *,
     reader: Reader,
     socket_path: SocketPath = None,
 ) -> None:
     """Print the parked programs: since when, how much host memory they take, and why one is not back yet."""
+    if fleet or prometheus:
+        show_fleet_counts(reader, prometheus, "parked", as_json)
+        return
     parking = _parking_of(read_turns(reader, socket_path)["turns"])
     if as_json:
         show(indented({"parking": parking}))
