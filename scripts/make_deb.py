@@ -71,6 +71,9 @@ def stage(tree: Path, wheel: Path, python: str) -> None:
     for file in [*(program / "bin").iterdir(), program / "pyvenv.cfg"]:
         if file.is_file() and not file.is_symlink() and str(tree).encode() in (found := file.read_bytes()):
             file.write_bytes(found.replace(str(tree).encode(), b""))
+    for record in program.rglob("direct_url.json"):
+        # The path of the wheel on the machine that built the package.
+        record.unlink()
     for cache in program.rglob("__pycache__"):
         shutil.rmtree(cache)
     subprocess.run(

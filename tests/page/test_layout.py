@@ -121,6 +121,10 @@ def test_the_first_screen_answers_the_questions_of_five_seconds(browser: Browser
         assert max(bottoms) <= 800, "eight GPUs without scrolling"
         accounts = page.eval_on_selector("#accounts", "section => section.getBoundingClientRect().bottom")
         assert accounts <= 1600, "cost within two screens"
+        cut = "tables => tables.map(table => table.scrollWidth - table.clientWidth)"
+        cuts = page.eval_on_selector_all("#accounts .scroll, #queue .scroll", cut)
+        assert max(cuts) <= 0, "their columns are in view"
+        expect(page.locator("#accounts [data-total] [data-f=gpu_equivalent_hours]")).to_have_text(re.compile(r"\d h"))
 
 
 def test_processes_have_a_user_a_pid_a_time_and_their_share_of_the_cpu(browser: Browser, lab: str) -> None:

@@ -45,7 +45,8 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
           <tr>
             <th scope="col">User</th>
             <th scope="col" class="number">Held</th>
-            <th scope="col" class="number">Active</th>
+            <th scope="col" class="number">Whole GPUs</th>
+            <th scope="col" class="number spare">Active</th>
             <th scope="col" class="number">Idle</th>
             <th scope="col" class="number">Used</th>
             <th scope="col" class="wide">Idle share</th>
@@ -100,7 +101,8 @@ function User({ name, row, most, total, owners, lit, onFocus }) {
       }
     </th>
     <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
-    <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>
+    <td class="number" data-f="gpu_equivalent_hours">${hours(row.gpu_equivalent_hours)}</td>
+    <td class="number spare" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>
     <td class="number" data-f="idle_gpu_hours">${hours(row.idle_gpu_hours)}</td>
     <td class="number">${percent(used)}</td>
     <td class="wide">

@@ -121,8 +121,8 @@ function Spans({ leases, waiting, reservations, lit, now }) {
       until: one.until_unix_s,
     })),
   ];
-  const from = Math.min(now - 600, ...spans.map((span) => span.from));
-  const until = Math.max(now + 3600, ...spans.map((span) => span.until || 0));
+  const from = Math.min(now - 60, ...spans.map((span) => span.from));
+  const until = Math.max(now + 120, ...spans.map((span) => span.until || 0));
   const place = (unix) => (100 * (unix - from)) / (until - from);
   return html`<div class="spans" role="img" aria-label="leases, waiting requests and reservations over time">
     ${spans.map(({ id, one, label, kind, ...span }) => {
