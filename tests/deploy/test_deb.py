@@ -11,7 +11,8 @@ import pytest
 from gpucommons import __version__
 from needs import needs_program, needs_root
 
-pytestmark = pytest.mark.long
+# The build takes a minute of processor time.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 # What is written there is in memory; the mounts go with the shell.
@@ -38,7 +39,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = ROOT / "scripts" / "make_deb.py"
     environment = {**os.environ, "PIP_NO_DEPS": "1", "PYTHONPATH": PACKAGES, "PYTHON": "/usr/bin/python3.11"}
     made = [sys.executable, script, tmp_path_factory.mktemp("deb")]
-    done = subprocess.run(made, capture_output=True, text=True, timeout=230, env=environment)
+    done = subprocess.run(made, capture_output=True, text=True, timeout=500, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return Path(done.stdout.splitlines()[-1])
 
