@@ -38,7 +38,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("the dependencies of this environment are for another Python than the distribution's")
     script = ROOT / "scripts" / "make_deb.py"
     environment = {**os.environ, "PIP_NO_DEPS": "1", "PYTHONPATH": PACKAGES, "PYTHON": "/usr/bin/python3.11"}
-    made = [sys.executable, script, tmp_path_factory.mktemp("deb")]
+    made = [sys.executable, str(script), str(tmp_path_factory.mktemp("deb"))]
     done = subprocess.run(made, capture_output=True, text=True, timeout=500, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return Path(done.stdout.splitlines()[-1])
