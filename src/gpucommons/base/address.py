@@ -152,8 +152,8 @@ def check_page_url(text: str) -> None:
 
 def host_of(instance: str) -> str:
     """The instance without its port."""
-    found = _INSTANCE.fullmatch(instance)
-    return found[1] if found else instance
+    match = _INSTANCE.fullmatch(instance)
+    return match[1] if match else instance
 
 
 def page_address(pattern: str, instance: str, node: str) -> str | None:

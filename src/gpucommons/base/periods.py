@@ -87,10 +87,10 @@ def parse_since(text: str, now_s: float, zone: tzinfo | None) -> int:
 
 def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
     """A calendar month in local time. The current month ends now."""
-    found = _MONTH.fullmatch(text)
-    if not found or not 1 <= int(found[2]) <= 12 or int(found[1]) < 1970:
+    match = _MONTH.fullmatch(text)
+    if not match or not 1 <= int(match[2]) <= 12 or int(match[1]) < 1970:
         raise ValueError(f"invalid month '{text}': use YYYY-MM, such as 2026-11")
-    year, number = int(found[1]), int(found[2])
+    year, number = int(match[1]), int(match[2])
     first = _localised(datetime(year, number, 1), zone)
     after = _localised(datetime(year + number // 12, number % 12 + 1, 1), zone)
     since_s = int(first.timestamp())

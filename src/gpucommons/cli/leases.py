@@ -65,10 +65,10 @@ def parse_when(text: str, now: datetime) -> datetime:
 
 
 def _time_of_day(text: str) -> tuple[int, int] | None:
-    found = _CLOCK.fullmatch(text)
-    if found is None or int(found[1]) > 23 or int(found[2]) > 59:
+    match = _CLOCK.fullmatch(text)
+    if match is None or int(match[1]) > 23 or int(match[2]) > 59:
         return None
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _days(word: str, now: datetime) -> int | None:

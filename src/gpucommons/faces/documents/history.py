@@ -24,10 +24,10 @@ _SIGNIFICANT = 6
 
 
 def _read_range(given: str) -> Value:
-    found = _RANGE.fullmatch(given)
-    if found is None:
+    match = _RANGE.fullmatch(given)
+    if match is None:
         raise ValueError(f"invalid range {given[:64]!r}: use a length such as 15m, 1h, 24h or 7d")
-    seconds = int(found[1]) * _UNIT_S[found[2]]
+    seconds = int(match[1]) * _UNIT_S[match[2]]
     if seconds > _LONGEST_S:
         raise ValueError("expected at most 366d")
     return seconds

@@ -209,8 +209,8 @@ class VectorReader:
 
 
 def _row_begins(text: str, position: int) -> int:
-    found = _ROW_BEGINS.match(text, position)
-    return position if found is None else found.end()
+    match = _ROW_BEGINS.match(text, position)
+    return position if match is None else match.end()
 
 
 def _not_a_vector() -> FleetError:

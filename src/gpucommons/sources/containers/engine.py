@@ -277,8 +277,8 @@ def agreed_version(oldest: str, newest: str) -> str | None:
 
 
 def _version(version: str) -> tuple[int, int] | None:
-    found = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", version, re.ASCII)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", version, re.ASCII)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def event_of(document: object) -> EngineEvent | None:

@@ -104,10 +104,10 @@ class KernelLogReader:
 
 def xid_line(text: str, number: int, wall_s: float) -> XidLine | None:
     """None for a line that reports no XID. Pure."""
-    found = _XID.search(text)
-    if found is None:
+    match = _XID.search(text)
+    if match is None:
         return None
-    place, code, pid, name = found.groups()
+    place, code, pid, name = match.groups()
     return XidLine(
         number,
         wall_s,

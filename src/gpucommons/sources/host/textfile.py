@@ -72,10 +72,10 @@ class _Parser:
             raise TextFileError(f"unknown type {value.strip()!r} of {name}; use one of {', '.join(sorted(_TYPES))}")
 
     def _sample(self, line: str) -> None:
-        found = _NAME.match(line)
-        if found is None:
+        match = _NAME.match(line)
+        if match is None:
             raise TextFileError(f"no metric name in {line[:40]!r}")
-        name, rest = found[0], line[found.end() :].lstrip(" \t")
+        name, rest = match[0], line[match.end() :].lstrip(" \t")
         labels: Labels = ()
         if rest.startswith("{"):
             labels, rest = _labels(rest)
@@ -117,11 +117,11 @@ def parse_text(text: str) -> tuple[TextFamily, ...]:
 def _labels(text: str) -> tuple[Labels, str]:
     """The labels of `{a="b",c="d"} rest`, and the rest. A comma before the brace is allowed."""
     at, labels = 1, {}
-    while (found := _LABEL.match(text, at)) is not None:
-        if found[1] in labels:
-            raise TextFileError(f"label {found[1]} twice")
-        labels[found[1]] = _unescaped(found[2])
-        at = found.end()
+    while (match := _LABEL.match(text, at)) is not None:
+        if match[1] in labels:
+            raise TextFileError(f"label {match[1]} twice")
+        labels[match[1]] = _unescaped(match[2])
+        at = match.end()
         if text[at : at + 1] != ",":
             break
         at += 1
