@@ -151,7 +151,7 @@ def _hidepid_of(mountinfo: str, mount_point: str) -> str | None:
         fields, kind = mount.split(), filesystem.split()
         if len(fields) > 4 and fields[4] == mount_point and len(kind) > 2 and kind[0] == "proc":
             options = kind[2].split(",")
-            found = next((each.removeprefix(_HIDEPID) for each in options if each.startswith(_HIDEPID)), None)
+            found = next((option.removeprefix(_HIDEPID) for option in options if option.startswith(_HIDEPID)), None)
     return found
 
 

@@ -151,7 +151,9 @@ def check(
     with _stack(config, engine, data_dir, as_json) as chosen:
         problems = chosen.check()
         if as_json:
-            rows: Json = [{"file": each.file, "line": each.line, "message": each.message} for each in problems]
+            rows: Json = [
+                {"file": problem.file, "line": problem.line, "message": problem.message} for problem in problems
+            ]
             show(indented({"engine": chosen.name, "valid": not problems, "problems": rows}))
         _require_valid(problems)
         if not as_json:

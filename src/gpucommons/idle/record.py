@@ -61,7 +61,7 @@ class IdleRecordFile:
 
     def _parsed(self, value: dict[str, Any], now_wall_s: float) -> IdleRecord:
         messages = tuple(_message(*each) for each in value["messages"])
-        unsent = {name: tuple(Letter(*each) for each in letters) for name, letters in value["unsent"].items()}
+        unsent = {name: tuple(Letter(*letter) for letter in letters) for name, letters in value["unsent"].items()}
         digest = str(value["digest"])
         absence_s = now_wall_s - float(value["time_unix_s"])
         if value["boot_id"] != self._boot_id or not -_LONGEST_ABSENCE_S <= absence_s <= _LONGEST_ABSENCE_S:

@@ -57,7 +57,7 @@ class _IdleCauses:
         self._trees = None if processes is None else processes.trees
         self._clients = {} if leases is None else {job_of_lease(id): key.pid for id, key in leases.clients.items()}
         self.requests = (
-            {} if leases is None else {job_of_lease(each.request.id): _request(each) for each in leases.leases}
+            {} if leases is None else {job_of_lease(lease.request.id): _request(lease) for lease in leases.leases}
         )
 
     def of(self, row: Allocation) -> IdleCause | None:

@@ -44,7 +44,11 @@ def account_name(account: Account) -> str:
 
 def account_names(reading: AllocationReading | None) -> Mapping[str, str]:
     """The name that each workload is billed to, by workload id."""
-    return {each.workload_id: account_name(each.account) for each in reading.allocations} if reading else {}
+    return (
+        {allocation.workload_id: account_name(allocation.account) for allocation in reading.allocations}
+        if reading
+        else {}
+    )
 
 
 def billed_to(share: ProcessShare, by_workload: Mapping[str, str]) -> str | None:

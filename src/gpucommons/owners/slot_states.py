@@ -124,7 +124,7 @@ def _identity(allocation: Allocation) -> frozenset[ProcessKey]:
 
 def shortest_idle_s(holders: Iterable[Allocation]) -> float | None:
     """How long all of these have been idle; None if one of them is not."""
-    idle = [each.idle_s for each in holders]
+    idle = [holder.idle_s for holder in holders]
     return None if not idle or None in idle else min(seconds for seconds in idle if seconds is not None)
 
 
@@ -189,7 +189,7 @@ def _lost(gpu: Gpu) -> SlotStatus:
 
 
 def _held(info: SlotInfo, holders: list[Allocation]) -> SlotStatus:
-    idle = all(each.active is False for each in holders)
+    idle = all(holder.active is False for holder in holders)
     state = SlotState.HELD_IDLE if idle else SlotState.BUSY
     return SlotStatus(info.slot, info.gpu_index, info.profile, state, holders=tuple(holders))
 
@@ -220,7 +220,7 @@ def _dated(status: SlotStatus, gpu: Gpu, pasts: Pasts | None, now_wall_s: float)
     if status.state is SlotState.LOST:
         since_wall_s = gpu.since_wall_s
     # A runtime knows when its container was started, also if that was before the agent.
-    started = [each.since_wall_s for each in status.holders if each.since_wall_s is not None]
+    started = [holder.since_wall_s for holder in status.holders if holder.since_wall_s is not None]
     if started and (since_wall_s is None or min(started) < since_wall_s):
         since_wall_s = min(started)
     total, free = _memory(gpu, status.slot)
@@ -237,7 +237,7 @@ def _dated(status: SlotStatus, gpu: Gpu, pasts: Pasts | None, now_wall_s: float)
 def _holding(status: SlotStatus) -> tuple[object, ...]:
     """What `since` dates: a slot that changes from busy to idle is still held."""
     kind = SlotState.BUSY if status.holders else status.state
-    return kind, frozenset(each.workload_id for each in status.holders)
+    return kind, frozenset(holder.workload_id for holder in status.holders)
 
 
 def _memory(gpu: Gpu, slot: Slot) -> tuple[int | None, int | None]:

@@ -191,7 +191,7 @@ def _with_names(readings: Readings, viewer: Viewer) -> Readings:
 
 def _named_idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
     """The viewer's own messages. The detail of a channel may name the address of another user."""
-    own = tuple(each for each in reading.messages if viewer.user is not None and each.user == viewer.user)
+    own = tuple(message for message in reading.messages if viewer.user is not None and message.user == viewer.user)
     channels = tuple(replace(channel, detail="") for channel in reading.channels)
     return replace(reading, messages=own, channels=channels, events=())
 
@@ -300,8 +300,12 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         reading,
         leases=tuple(replace(lease, request=_request(lease.request, viewer)) for lease in reading.leases),
         waiting=tuple((_request(request, viewer), _wait(request, wait, viewer)) for request, wait in reading.waiting),
-        reservations=tuple(_reservation(each, viewer) for each in reading.reservations),
-        trespassers=tuple(each for each in reading.trespassers if each.lease_id in own or each.user == viewer.user),
+        reservations=tuple(_reservation(reservation, viewer) for reservation in reading.reservations),
+        trespassers=tuple(
+            trespasser
+            for trespasser in reading.trespassers
+            if trespasser.lease_id in own or trespasser.user == viewer.user
+        ),
         no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
         clients={id: client for id, client in reading.clients.items() if id in own},
         mps=None if reading.mps is None else _mps(reading.mps, viewer),
@@ -335,7 +339,7 @@ def _request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
 
 def _wait(request: LeaseRequest, wait: LeaseWait, viewer: Viewer) -> LeaseWait:
     """The detail of a quota names its user or group."""
-    blockers = tuple(_blocker(each, viewer) for each in wait.blockers)
+    blockers = tuple(_blocker(blocker, viewer) for blocker in wait.blockers)
     return replace(wait, blockers=blockers, detail=wait.detail if request.uid == viewer.uid else "")
 
 
@@ -345,7 +349,7 @@ def _reservation(reservation: Reservation, viewer: Viewer) -> Reservation:
 
 def _idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
     """The viewer's own messages. The state of a channel may name the address of another user."""
-    own = tuple(each for each in reading.messages if viewer.user is not None and each.user == viewer.user)
+    own = tuple(message for message in reading.messages if viewer.user is not None and message.user == viewer.user)
     return IdleReading(reading.after_s, reading.action, messages=own)
 
 
@@ -406,8 +410,8 @@ def _allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReadin
         return None
     return AllocationReading(
         reading.slots,
-        tuple(each for each in reading.allocations if each.account.user == viewer.user),
-        tuple(each for each in reading.containers if each.user == viewer.user),
+        tuple(allocation for allocation in reading.allocations if allocation.account.user == viewer.user),
+        tuple(container for container in reading.containers if container.user == viewer.user),
         tuple(each for each in reading.unmanaged if each.user == viewer.user),
         reading.complete,
     )
@@ -425,7 +429,7 @@ def _slots(reading: SlotsReading, viewer: Viewer) -> SlotsReading:
 
 
 def _slot(status: SlotStatus, viewer: Viewer) -> SlotStatus:
-    own = tuple(each for each in status.holders if viewer.user is not None and each.account.user == viewer.user)
+    own = tuple(holder for holder in status.holders if viewer.user is not None and holder.account.user == viewer.user)
     return replace(status, holders=own, hidden_holders=len(status.holders) - len(own))
 
 

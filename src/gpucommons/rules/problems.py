@@ -239,9 +239,9 @@ def _of_gpu(gpu: Gpu, now_wall_s: float, hit: XidProgramsReading) -> Iterator[Pr
 
 
 def _level(kind: ProblemKind, reasons: Iterable[HealthReason]) -> HealthLevel:
-    if kind is ProblemKind.OVERHEATING and any(each.name == "hw_thermal_slowdown" for each in reasons):
+    if kind is ProblemKind.OVERHEATING and any(reason.name == "hw_thermal_slowdown" for reason in reasons):
         return HealthLevel.CRITICAL
-    return max(each.level for each in reasons)
+    return max(reason.level for reason in reasons)
 
 
 def _title(kind: ProblemKind, gpu: Gpu) -> str:
@@ -341,7 +341,7 @@ def _held_idle(status: SlotStatus) -> Iterator[Problem]:
 
 def holder_names(status: SlotStatus) -> str:
     """The accounts that hold a slot; a hidden one is not named."""
-    names = list(dict.fromkeys(account_name(each.account) for each in status.holders))
+    names = list(dict.fromkeys(account_name(holder.account) for holder in status.holders))
     if status.hidden_holders:
         names.append("another user" if status.hidden_holders == 1 else f"{status.hidden_holders} other users")
     return ", ".join(names)

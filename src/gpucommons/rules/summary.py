@@ -76,7 +76,7 @@ _COUNTED = (
 def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
     readings = snapshot.readings
     parts = [*_broken_parts(problems, snapshot.wall_s)]
-    if any(each.kind is ProblemKind.DRIVER for each in problems):
+    if any(problem.kind is ProblemKind.DRIVER for problem in problems):
         parts.append(SummaryPart("driver", 1, "driver does not answer", Tone.BAD))
     elif readings.gpus is None:
         parts.append(SummaryPart("gpus", 0, "no GPU", Tone.PLAIN))
@@ -89,13 +89,13 @@ def summary_of(snapshot: Snapshot, problems: Sequence[Problem]) -> StateSummary:
 
 
 def _broken_parts(problems: Sequence[Problem], now_wall_s: float) -> Iterator[SummaryPart]:
-    lost = [each for each in problems if each.kind is ProblemKind.GPU_LOST]
-    hot = [each for each in problems if each.kind is ProblemKind.OVERHEATING]
-    other = [each for each in problems if each.kind not in _COUNTED]
+    lost = [problem for problem in problems if problem.kind is ProblemKind.GPU_LOST]
+    hot = [problem for problem in problems if problem.kind is ProblemKind.OVERHEATING]
+    other = [problem for problem in problems if problem.kind not in _COUNTED]
     if lost:
         part = _of_gpus("lost", f"{len(lost)} {'GPU' if len(lost) == 1 else 'GPUs'} lost", Tone.BAD, lost)
         yield replace(part, lines=tuple(_lost_line(each, now_wall_s) for each in lost))
-    missing = sum(each.kind is ProblemKind.GPU_MISSING for each in problems)
+    missing = sum(problem.kind is ProblemKind.GPU_MISSING for problem in problems)
     if missing:
         yield SummaryPart("missing", missing, f"{missing} {'GPU' if missing == 1 else 'GPUs'} missing", Tone.BAD)
     if hot:
@@ -116,7 +116,7 @@ def _lost_line(problem: Problem, now_wall_s: float) -> str:
 
 
 def _of_gpus(name: str, text: str, tone: Tone, problems: Sequence[Problem]) -> SummaryPart:
-    indexes = tuple(str(each.gpu_index) for each in problems)
+    indexes = tuple(str(problem.gpu_index) for problem in problems)
     return SummaryPart(name, len(problems), text, tone, f"GPU {', '.join(indexes)}", indexes)
 
 

@@ -30,9 +30,9 @@ from gpucommons.rules.placement import says_no
 def holders_of(reading: AllocationReading) -> Mapping[str, list[Allocation]]:
     """The slots of each holder, by key. What has no owner is left out: no message could reach anyone."""
     found: dict[str, list[Allocation]] = {}
-    for each in reading.allocations:
-        if each.share and each.account != UNATTRIBUTED:
-            found.setdefault(holder_key(each), []).append(each)
+    for allocation in reading.allocations:
+        if allocation.share and allocation.account != UNATTRIBUTED:
+            found.setdefault(holder_key(allocation), []).append(allocation)
     return found
 
 
@@ -46,10 +46,10 @@ def holder_key(allocation: Allocation) -> str:
 def idle_periods(reading: AllocationReading) -> IdlePeriods:
     """What the next agent has to know of the idle periods."""
     found: dict[IdleKey, IdlePeriod] = {}
-    for each in reading.allocations:
-        if each.idle_s is not None:
-            processes = frozenset(each.processes) if each.kind is WorkloadKind.PROCESS else frozenset()
-            found[each.workload_id, each.slot.uuid] = IdlePeriod(each.idle_s, (), processes)
+    for allocation in reading.allocations:
+        if allocation.idle_s is not None:
+            processes = frozenset(allocation.processes) if allocation.kind is WorkloadKind.PROCESS else frozenset()
+            found[allocation.workload_id, allocation.slot.uuid] = IdlePeriod(allocation.idle_s, (), processes)
     return found
 
 
@@ -71,7 +71,7 @@ def has_opt_out(allocation: Allocation, readings: Readings) -> bool:
 
 def held_idle(key: str, rows: list[Allocation], readings: Readings, can_park: bool) -> HeldIdle:
     first = rows[0]
-    pids = tuple(dict.fromkeys(process.pid for each in rows for process in each.processes))
+    pids = tuple(dict.fromkeys(process.pid for row in rows for process in row.processes))
     return HeldIdle(
         key,
         first.kind,
@@ -79,12 +79,12 @@ def held_idle(key: str, rows: list[Allocation], readings: Readings, can_park: bo
         first.workload_id,
         first.account.user,
         account_name(first.account),
-        tuple(each.slot.name for each in rows),
+        tuple(row.slot.name for row in rows),
         shortest_idle_s(rows) or 0.0,
         _since(rows, readings),
         pids,
         first.account.namespace,
-        any(each.state is not AllocationState.HELD for each in rows),
+        any(row.state is not AllocationState.HELD for row in rows),
         can_park,
     )
 
@@ -98,8 +98,8 @@ def _name(allocation: Allocation, readings: Readings) -> str:
 
 
 def _since(rows: list[Allocation], readings: Readings) -> float | None:
-    slots = {each.slot.uuid for each in rows}
-    known = [each.since_wall_s for each in rows]
+    slots = {row.slot.uuid for row in rows}
+    known = [row.since_wall_s for row in rows]
     if not any(known) and readings.slots is not None:
         known = [status.since_wall_s for status in readings.slots.slots if status.slot.uuid in slots]
     return min((since_s for since_s in known if since_s is not None), default=None)

@@ -231,7 +231,7 @@ class IdleWatch:
     def _can_act(self, rows: list[Allocation]) -> bool:
         if self._action is IdleAction.END_LEASE:
             return self._end_lease is not None and rows[0].kind is WorkloadKind.LEASE
-        return self._action is IdleAction.PARK and self._park is not None and any(each.processes for each in rows)
+        return self._action is IdleAction.PARK and self._park is not None and any(row.processes for row in rows)
 
     def _address(self, allocation: Allocation) -> str:
         rule = idle_rule(allocation, self._rules)
@@ -271,12 +271,13 @@ class IdleWatch:
         self._events.appendleft(IdleEvent(str(self._numbered), type, user, details))
 
     def _channels_of(self, letter: Letter) -> list[Outbox]:
-        return [each for each in self._outboxes if each.name != "email" or letter.address]
+        return [outbox for outbox in self._outboxes if outbox.name != "email" or letter.address]
 
     def _mark_over(self, wall_s: float) -> None:
-        if any(not each.over and self._is_over(each, wall_s) for each in self._messages):
+        if any(not message.over and self._is_over(message, wall_s) for message in self._messages):
             self._messages = tuple(
-                each if each.over else each._replace(over=self._is_over(each, wall_s)) for each in self._messages
+                message if message.over else message._replace(over=self._is_over(message, wall_s))
+                for message in self._messages
             )
 
     def _is_over(self, message: IdleMessage, wall_s: float) -> bool:
@@ -374,7 +375,7 @@ class IdleWatch:
 
     def _send_digest_if_due(self, wall_s: float) -> None:
         day, admin = self._settings.idle.digest_day, self._settings.mail.admin
-        outboxes = [each for each in self._outboxes if each.name != "email" or admin]
+        outboxes = [outbox for outbox in self._outboxes if outbox.name != "email" or admin]
         if day == "off" or not outboxes:
             return
         schedule = DigestSchedule(DAYS.index(day), self._settings.idle.digest_hour)

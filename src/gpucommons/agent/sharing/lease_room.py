@@ -53,7 +53,7 @@ def memory_of_leases(readings: Readings) -> LeaseMemory:
 
 def processes_on(info: SlotInfo, gpu: Gpu) -> Iterator[GpuProcess]:
     """MIG devices of one GPU instance share their memory, and so their processes here."""
-    return (each for each in gpu.processes or () if each.gpu_instance_id == info.gpu_instance_id)
+    return (process for process in gpu.processes or () if process.gpu_instance_id == info.gpu_instance_id)
 
 
 class _Amount(NamedTuple):
@@ -64,8 +64,8 @@ class _Amount(NamedTuple):
 
 def _summed(amounts: Iterable[_Amount]) -> Mapping[str, Mapping[str, int]]:
     found: dict[str, Counter[str]] = {}
-    for each in amounts:
-        found.setdefault(each.slot_uuid, Counter())[each.lease] += each.bytes
+    for amount in amounts:
+        found.setdefault(amount.slot_uuid, Counter())[amount.lease] += amount.bytes
     return found
 
 
@@ -83,7 +83,7 @@ def _started(readings: Readings, allocations: AllocationReading) -> Iterator[_Am
 
 def _billed(leases: LeasesReading, allocations: AllocationReading) -> Iterator[_Amount]:
     """What counts for a lease of which the client is not known, and so neither the programs that it has started."""
-    ids = {job_of_lease(each.request.id): each.request.id for each in leases.leases}
+    ids = {job_of_lease(lease.request.id): lease.request.id for lease in leases.leases}
     for each in allocations.allocations:
         id = ids.get(each.account.job)
         if id is not None and id not in leases.clients:
@@ -164,7 +164,7 @@ def _unused(leases: Iterable[Lease], memory: LeaseMemory) -> Mapping[str, int]:
 
 def _usable(reading: AllocationReading) -> Iterator[str]:
     """Slots that only programs hold. What a container or job was given stays its own while it is idle."""
-    given = {each.slot.uuid for each in reading.allocations if _stays(each)}
+    given = {allocation.slot.uuid for allocation in reading.allocations if _stays(allocation)}
     yield from (info.slot.uuid for info in reading.slots if not info.is_rest and info.slot.uuid not in given)
 
 

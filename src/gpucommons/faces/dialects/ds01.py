@@ -75,7 +75,7 @@ def collect_gpus(snapshot: Snapshot) -> Iterator[Family]:
     if reading is None:
         return
     yield GPU_SLOT.of((_gpu_slot(info), 1) for info in reading.slots if not info.mig_enabled)
-    held = [each for each in reading.allocations if not each.is_access_only]
+    held = [allocation for allocation in reading.allocations if not allocation.is_access_only]
     yield ALLOCATED.of((labels, 1) for labels in dict.fromkeys(map(_allocated, held)))
     sized = ((each, each.equivalents) for each in held)
     yield GPU_EQUIVALENTS.of(summed((_equivalents(each), size) for each, size in sized if size is not None))
@@ -146,7 +146,10 @@ def collect_containers(snapshot: Snapshot) -> Iterator[Family]:
     reading = containers_reading(snapshot)
     if reading is not None:
         none: list[Point] = [((status, each), 0) for status in ("running", "stopped") for each in _INTERFACES]
-        counted = ((("running" if each.running else "stopped", each.interface), 1.0) for each in reading.containers)
+        counted = (
+            (("running" if container.running else "stopped", container.interface), 1.0)
+            for container in reading.containers
+        )
         yield CONTAINERS_CONTAINERS.of(summed([*none, *counted]))
 
 
@@ -243,7 +246,9 @@ def collect_users(snapshot: Snapshot) -> Iterator[Family]:
     if (allocations := snapshot.readings.allocations) is not None:
         yield from _held(allocations)
     if (reading := containers_reading(snapshot)) is not None:
-        yield USER_CONTAINERS.of(summed(((each.user,), int(each.has_gpu)) for each in reading.containers if each.user))
+        yield USER_CONTAINERS.of(
+            summed(((container.user,), int(container.has_gpu)) for container in reading.containers if container.user)
+        )
     users = snapshot.readings.users
     if users is None:
         return
@@ -254,9 +259,15 @@ def collect_users(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _held(reading: AllocationReading) -> Iterator[Family]:
-    held = [(account_name(each.account), each) for each in reading.allocations if not each.is_access_only]
+    held = [
+        (account_name(allocation.account), allocation)
+        for allocation in reading.allocations
+        if not allocation.is_access_only
+    ]
     # A user who has a container and holds no slot holds 0.
-    nothing: list[Point] = [((user,), 0) for user in sorted({each.user for each in reading.containers if each.user})]
+    nothing: list[Point] = [
+        ((user,), 0) for user in sorted({container.user for container in reading.containers if container.user})
+    ]
     yield MIG.of(summed([*nothing, *(((user,), each.share / WHOLE_SHARE) for user, each in held)]))
     slots = {(user, each.slot.uuid) for user, each in held}
     yield GPUS.of(summed([*nothing, *(((user,), 1.0) for user, _ in sorted(slots))]))

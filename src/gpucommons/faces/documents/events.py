@@ -95,4 +95,4 @@ def messages(snapshot: Snapshot, user: str | None = None) -> Json:
     reading = snapshot.readings.idle
     if reading is None:
         return None
-    return {each.id: _MESSAGE.build(each) for each in reading.messages if user is None or each.user == user}
+    return {message.id: _MESSAGE.build(message) for message in reading.messages if user is None or message.user == user}

@@ -146,15 +146,15 @@ def queue_document(reading: LeasesReading, now_s: float) -> dict[str, Json]:
         "leases": {lease.request.id: _LEASE.build(_named(lease, reading)) for lease in reading.leases},
         "waiting": {pair[0].id: _REQUEST.build(pair) for pair in reading.waiting},
         "reservations": {
-            each.id: _RESERVATION.build(
+            reservation.id: _RESERVATION.build(
                 _Reserved(
-                    each,
-                    _names(each.slots, reading),
-                    each.is_active(now_s),
-                    reading.held_reservations.get(each.id, ()),
+                    reservation,
+                    _names(reservation.slots, reading),
+                    reservation.is_active(now_s),
+                    reading.held_reservations.get(reservation.id, ()),
                 )
             )
-            for each in reading.reservations
+            for reservation in reading.reservations
         },
         "quotas": {user: [_QUOTA.build(use) for use in uses] for user, uses in reading.quotas.items()},
     }

@@ -112,10 +112,10 @@ def slots(snapshot: Snapshot) -> Json:
         return None
     ready_s = {} if leases is None else leases.ready_s
     return {
-        each.slot.uuid: _SLOTS_SLOT.build(
-            _SlotNow(each, snapshot.wall_s, None if each.state is SlotState.FREE else ready_s.get(each.slot.uuid))
+        slot.slot.uuid: _SLOTS_SLOT.build(
+            _SlotNow(slot, snapshot.wall_s, None if slot.state is SlotState.FREE else ready_s.get(slot.slot.uuid))
         )
-        for each in reading.slots
+        for slot in reading.slots
     }
 
 

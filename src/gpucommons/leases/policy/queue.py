@@ -101,7 +101,9 @@ def _reserved_at_once(
     reservations: Iterable[Reservation], from_s: float, until_s: float
 ) -> Iterator[Mapping[str, float]]:
     """GPUs reserved by each user, at the start of the period and whenever a reservation begins in it."""
-    known = [each for each in reservations if each.from_s < until_s and from_s < each.until_s]
+    known = [
+        reservation for reservation in reservations if reservation.from_s < until_s and from_s < reservation.until_s
+    ]
     for at_s in {from_s, *(each.from_s for each in known if each.from_s > from_s)}:
         held: Counter[str] = Counter()
         for each in known:
@@ -179,7 +181,7 @@ class LeaseQueue:
         self._users = UserFacts()
         self._leases = {lease.request.id: lease for lease in record.leases}
         self._waiting = {request.id: request for request in record.waiting}
-        self._reservations = {each.id: each for each in record.reservations}
+        self._reservations = {reservation.id: reservation for reservation in record.reservations}
         self._durations = LeaseDurations(record.ended)
         self._next_number = record.next_number
         self._absence = _Absence(
@@ -342,7 +344,7 @@ class LeaseQueue:
                 f"a reservation starts at most {self._settings.reserve_ahead_d:g} days from now "
                 "(leases.reserve_ahead_d); choose an earlier time"
             )
-        if sum(each.uid == uid for each in self._reservations.values()) >= _MAX_RESERVATIONS_OF_USER:
+        if sum(reservation.uid == uid for reservation in self._reservations.values()) >= _MAX_RESERVATIONS_OF_USER:
             raise LeaseRefused(f"a user may have {_MAX_RESERVATIONS_OF_USER} reservations; remove one first")
         begin_s = max(from_s, now_s)
         for held in _reserved_at_once(self._reservations.values(), begin_s, until_s):
@@ -388,7 +390,7 @@ class LeaseQueue:
 
     def _settle_reservations(self, now_s: float) -> tuple[Reservation, ...]:
         self._assign()
-        left = [each for each in self._reservations.values() if now_s < each.until_s]
+        left = [reservation for reservation in self._reservations.values() if now_s < reservation.until_s]
         # A request over its quota waits for its user's own leases, not for a reserved slot.
         waits = self._waits
         waiting = [

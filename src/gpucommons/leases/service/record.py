@@ -66,9 +66,9 @@ class LeaseRecord:
         value = {
             "version": _VERSION,
             "boot_id": self._boot_id,
-            "leases": [dataclasses.asdict(each) for each in queue.leases],
+            "leases": [dataclasses.asdict(lease) for lease in queue.leases],
             "waiting": [dataclasses.asdict(each) for each in queue.waiting],
-            "reservations": [dataclasses.asdict(each) for each in queue.reservations],
+            "reservations": [dataclasses.asdict(reservation) for reservation in queue.reservations],
             "ended": queue.ended,
             "next_number": queue.next_number,
             "eligible_s": queue.eligible_s,

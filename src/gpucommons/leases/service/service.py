@@ -489,7 +489,7 @@ class LeaseService:
         }
         slots = {uuid: self._slot_name(uuid) for uuid in reservation.slots if uuid not in ending}
         blockers = blockers_of(slots, self._statuses, self._queue.leases.values())
-        return tuple(each for each in blockers if set(each.users) - {reservation.user})
+        return tuple(blocker for blocker in blockers if set(blocker.users) - {reservation.user})
 
     def _show_waits(self) -> None:
         now_s = self._host.wall()
@@ -551,7 +551,11 @@ class LeaseService:
 
     def _forget_trespassers(self) -> None:
         """A lease has ended: its trespassers are not paused any longer, before the next snapshot is there."""
-        left = tuple(each for each in self._trespassers if each.lease_id in self._queue.leases or each.overdue)
+        left = tuple(
+            trespasser
+            for trespasser in self._trespassers
+            if trespasser.lease_id in self._queue.leases or trespasser.overdue
+        )
         if len(left) < len(self._trespassers):
             self._trespassers = left
             self._report_trespassers()
@@ -561,7 +565,7 @@ class LeaseService:
             return self._trespassers
         paused = {id(each) for each in self._to_pause(self._enforcement)}
         mark = self._enforcement.marked
-        return tuple(mark(each) if id(each) in paused else each for each in self._trespassers)
+        return tuple(mark(trespasser) if id(trespasser) in paused else trespasser for trespasser in self._trespassers)
 
     def _report_trespassers(self) -> None:
         if self._enforcement is not None:
@@ -570,9 +574,9 @@ class LeaseService:
     def _to_pause(self, enforcement: LeaseEnforcement) -> list[Trespasser]:
         """Programs are paused for a lease of another user, so not while there is none."""
         return [
-            each
-            for each in self._trespassers
-            if each.lease_id in self._queue.leases and (each.overdue or not enforcement.overdue_only)
+            trespasser
+            for trespasser in self._trespassers
+            if trespasser.lease_id in self._queue.leases and (trespasser.overdue or not enforcement.overdue_only)
         ]
 
     def _publish(self) -> None:
@@ -596,9 +600,9 @@ class LeaseService:
             None if self._mps is None else self._mps.reading(),
             self._queue.ready_s,
             {
-                each.id: held
-                for each in queue.reservations.values()
-                if each.is_active(self._host.wall()) and (held := self.held_beyond(each))
+                reservation.id: held
+                for reservation in queue.reservations.values()
+                if reservation.is_active(self._host.wall()) and (held := self.held_beyond(reservation))
             },
             queue.quota_uses(),
         )
@@ -608,13 +612,13 @@ def _shown(wait: LeaseWait, sees_names: bool) -> LeaseWait:
     """As a client may see it that does not see the names of others."""
     if sees_names:
         return wait
-    return replace(wait, blockers=tuple(each._replace(users=()) for each in wait.blockers))
+    return replace(wait, blockers=tuple(blocker._replace(users=()) for blocker in wait.blockers))
 
 
 def _place(wait: LeaseWait, of: int) -> tuple[object, ...]:
     """What a new line is worth: the place and the reason, and times to half a minute."""
     start_s = wait.expected_start_s
-    held = tuple((each.slot, each.users, _half_minutes(each.idle_s)) for each in wait.blockers)
+    held = tuple((blocker.slot, blocker.users, _half_minutes(blocker.idle_s)) for blocker in wait.blockers)
     return wait.position, of, wait.cause, wait.detail, held, _half_minutes(start_s)
 
 

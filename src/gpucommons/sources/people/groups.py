@@ -53,7 +53,7 @@ def _members(group: _Group, people: list[_Person], primary: Mapping[str, int]) -
 
 def _billed(person: _Person, groups: list[_Group], members: Mapping[str, frozenset[str]]) -> str:
     """The primary group if it has other members, else the first other group by number."""
-    theirs = [each for each in groups if person.name in members.get(each.name, ()) and each.name != person.name]
+    theirs = [group for group in groups if person.name in members.get(group.name, ()) and group.name != person.name]
     own = [each.name for each in theirs if each.gid == person.gid]
     return next(iter(own or [each.name for each in theirs]), "")
 

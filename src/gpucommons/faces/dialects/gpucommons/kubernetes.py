@@ -25,9 +25,9 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     plugin, faults = snapshot.readings.device_plugin, snapshot.readings.node_faults
     if plugin is not None:
         yield SHARES.of(
-            ((each.name, health), count)
-            for each in plugin.resources
-            for health, count in (("healthy", each.healthy), ("unhealthy", each.unhealthy))
+            ((resource.name, health), count)
+            for resource in plugin.resources
+            for health, count in (("healthy", resource.healthy), ("unhealthy", resource.unhealthy))
         )
         yield REGISTRATIONS.value(plugin.registrations)
     if faults is not None:

@@ -71,15 +71,15 @@ def _of_users(reading: LeasesReading, now_s: float) -> Iterator[Family]:
     for lease in reading.leases:
         slots[lease.request.user] += len(lease.slots)
     waiting = Counter(request.user for request, _ in reading.waiting)
-    reserved = Counter(each.user for each in reading.reservations)
+    reserved = Counter(reservation.user for reservation in reading.reservations)
     yield HELD.of(((user,), count) for user, count in held.items())
     yield SLOTS.of(((user,), count) for user, count in slots.items())
     yield LEASE_WAITING.of(((user,), count) for user, count in waiting.items())
     yield LONGEST.value(max((max(0.0, now_s - each.arrived_s) for each, _ in reading.waiting), default=0.0))
     yield RESERVATIONS.of(((user,), count) for user, count in reserved.items())
-    trespassers = Counter(each.slot for each in reading.trespassers)
+    trespassers = Counter(trespasser.slot for trespasser in reading.trespassers)
     yield TRESPASSERS.of(((slot,), count) for slot, count in trespassers.items())
-    paused = Counter(each.slot for each in reading.trespassers if each.paused)
+    paused = Counter(trespasser.slot for trespasser in reading.trespassers if trespasser.paused)
     yield PAUSED.of(((slot,), paused[slot]) for slot in trespassers)
 
 
@@ -139,12 +139,16 @@ def collect_idle(snapshot: Snapshot) -> Iterator[Family]:
         return
     yield HOLDERS.value(reading.idle_holders)
     yield STEPS.of(((step.value,), count) for step, count in reading.steps.items())
-    yield CHANNEL_UP.of(((each.name,), int(each.failing_since_wall_s is None)) for each in reading.channels)
-    yield IDLE_WAITING.of(((each.name,), each.waiting) for each in reading.channels)
+    yield CHANNEL_UP.of(((channel.name,), int(channel.failing_since_wall_s is None)) for channel in reading.channels)
+    yield IDLE_WAITING.of(((channel.name,), channel.waiting) for channel in reading.channels)
     yield MESSAGES.of(
-        ((each.name, outcome), count)
-        for each in reading.channels
-        for outcome, count in (("delivered", each.delivered), ("failed", each.failed), ("dropped", each.dropped))
+        ((channel.name, outcome), count)
+        for channel in reading.channels
+        for outcome, count in (
+            ("delivered", channel.delivered),
+            ("failed", channel.failed),
+            ("dropped", channel.dropped),
+        )
     )
     yield IDLE_RECORDED.value(int(reading.recorded))
 

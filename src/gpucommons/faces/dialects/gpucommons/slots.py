@@ -73,7 +73,7 @@ ALLOCATIONS_CATALOGUE = (SHARE, RUNNING, ACTIVE, COMPLETE)
 def collect_allocations(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.allocations
     if reading is not None:
-        rows = {_labels(each): each for each in reading.allocations if not each.is_access_only}
+        rows = {_labels(allocation): allocation for allocation in reading.allocations if not allocation.is_access_only}
         yield SHARE.of((labels, each.share / WHOLE_SHARE) for labels, each in rows.items())
         yield RUNNING.of((labels, int(each.state is not AllocationState.HELD)) for labels, each in rows.items())
         yield ACTIVE.of((labels, int(each.active)) for labels, each in rows.items() if each.active is not None)
@@ -139,9 +139,9 @@ def collect_slots(snapshot: Snapshot) -> Iterator[Family]:
     yield STATE.of(((*labels, *_state(status)), 1) for labels, status in slots)
     yield HOLDER.of(
         summed(
-            ((*labels, account_name(each.account)), each.share / WHOLE_SHARE)
+            ((*labels, account_name(holder.account)), holder.share / WHOLE_SHARE)
             for labels, status in slots
-            for each in status.holders
+            for holder in status.holders
         )
     )
     yield SINCE.of((labels, status.since_wall_s) for labels, status in slots if status.since_wall_s is not None)

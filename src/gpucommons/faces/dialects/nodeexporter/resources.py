@@ -133,7 +133,9 @@ def collect_filesystem(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.filesystems
     if reading is None:
         return
-    named = [((each.device, each.mount_point, each.type), each) for each in reading.filesystems]
+    named = [
+        ((filesystem.device, filesystem.mount_point, filesystem.type), filesystem) for filesystem in reading.filesystems
+    ]
     answered = [(labels, each.space, each.read_only) for labels, each in named if each.space is not None]
     yield DEVICE_ERROR.of((labels, int(each.space is None)) for labels, each in named)
     yield SIZE.of((labels, space.size_bytes) for labels, space, _ in answered)
