@@ -19,5 +19,5 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[str]:
-    with demo_agent("--lost", "7", "--hot", "5", "--interval", "0.5") as url:
+    with demo_agent("--lost", "7", "--hot", "5", "--interval", "1") as url:
         yield url

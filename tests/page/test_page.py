@@ -4,7 +4,9 @@ import itertools
 import json
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,25 @@ SECTIONS = ("now", "gpus", "who", "turns", "queue", "accounts", "events", "histo
 TALL = 6000
 
 
+Start = Callable[[str], str]
+
+
 @pytest.fixture(scope="module")
-def playing() -> Iterator[Mapping[str, str]]:
-    """Agents by name, with an interval long enough to compare the page and the API at one snapshot."""
+def playing() -> Iterator[Start]:
+    """The URL of an agent by its name, started when a test first needs it.
+
+    Its interval is long enough to compare the page and the API at one snapshot.
+    """
     slowly = ("--interval", "2")
-    with (
-        demo_agent("--lost", "7", "--hot", "5", *slowly) as demo,
-        running_agent("--simulate", "lab", *slowly) as lab,
-        running_agent("--simulate", "faults", *slowly) as faults,
-    ):
-        yield {"demo": demo, "lab": lab.url, "faults": faults.url}
+    with ExitStack() as agents:
+
+        @cache
+        def start(name: str) -> str:
+            if name == "demo":
+                return agents.enter_context(demo_agent("--lost", "7", "--hot", "5", *slowly))
+            return agents.enter_context(running_agent("--simulate", name, *slowly)).url
+
+        yield start
 
 
 def at_a_delta(page: Page) -> None:
@@ -47,14 +58,14 @@ def at_a_delta(page: Page) -> None:
     ("name", "sections"),
     [
         ("demo", {"now", "node", "gpus", "who", "turns", "queue", "accounts", "events", "history"}),
-        ("lab", {"now", "node", "gpus", "who", "turns", "history"}),
-        ("faults", {"now", "node", "gpus", "who", "turns", "history"}),
+        pytest.param("lab", {"now", "node", "gpus", "who", "turns", "history"}, marks=pytest.mark.long),
+        pytest.param("faults", {"now", "node", "gpus", "who", "turns", "history"}, marks=pytest.mark.long),
     ],
 )
 def test_every_section_shows_the_documents_of_the_api(
-    browser: Browser, playing: Mapping[str, str], name: str, sections: set[str]
+    browser: Browser, playing: Start, name: str, sections: set[str]
 ) -> None:
-    with opened(browser, playing[name], height=TALL) as page:
+    with opened(browser, playing(name), height=TALL) as page:
         # The charts are loaded one after another; this is the last.
         page.locator('#history [data-f="gpu_temperature_celsius.now"]').first.wait_for(state="attached")
         at_a_delta(page)
@@ -250,8 +261,8 @@ def axe_faults(page: Page) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "width"), [("demo", 1280), ("demo", 360), ("lab", 360), ("faults", 1280)])
-def test_axe_finds_no_violation(browser: Browser, playing: Mapping[str, str], name: str, width: int) -> None:
-    with opened(browser, playing[name], width=width, height=2000) as page:
+def test_axe_finds_no_violation(browser: Browser, playing: Start, name: str, width: int) -> None:
+    with opened(browser, playing(name), width=width, height=2000) as page:
         page.locator("#history details").evaluate_all("all => all.forEach(each => (each.open = true))")
         page.wait_for_selector("#history .statistics")
         assert axe_faults(page) == []
@@ -286,10 +297,8 @@ def test_the_page_works_with_the_keyboard_only(browser: Browser, demo: str) -> N
 
 
 @pytest.mark.long
-def test_longer_ranges_come_from_a_configured_prometheus(
-    browser: Browser, playing: Mapping[str, str], tmp_path: Path
-) -> None:
-    with opened(browser, playing["lab"], height=TALL) as page:
+def test_longer_ranges_come_from_a_configured_prometheus(browser: Browser, playing: Start, tmp_path: Path) -> None:
+    with opened(browser, playing("lab"), height=TALL) as page:
         page.wait_for_selector("#history .note")
         assert page.locator("#history .choice button").all_inner_texts() == [
             "5 minutes",
