@@ -145,7 +145,7 @@ def running_agent(
     agent = RunningAgent(process)
     threading.Thread(target=agent.follow, daemon=True).start()
     try:
-        assert agent.ready.wait(30), "the agent did not start"
+        assert agent.ready.wait(60), "the agent did not start"
         assert agent.url, "\n".join(agent.lines)
         agent.wait_for_the_first_sample()
         yield agent

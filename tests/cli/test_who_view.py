@@ -18,6 +18,7 @@ from gpucommons.model.workloads import PodReading
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.process_identity import IdentityTable
 from gpucommons.owners.workload import Surroundings
+from unhurried import costly
 
 IN_POD = f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{C}.scope"
 AROUND = Surroundings(
@@ -144,6 +145,7 @@ def test_a_gpu_without_processes() -> None:
 
 
 @given(st.text(), st.text(min_size=1), st.text())
+@costly(10)
 def test_no_name_reaches_the_terminal_raw(process: str, label: str, name: str) -> None:
     around = Surroundings({C: container(C, name, name, **{"ds01.user": label})})
     gpus = reading(gpu(0, [gpu_process(7)]))

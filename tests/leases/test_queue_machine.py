@@ -11,11 +11,13 @@ from gpucommons.leases.policy.queue import LeaseQueue
 from gpucommons.leases.policy.values import UserFacts
 from gpucommons.model.leases import LeaseRequest
 from leases.random_node import RandomNode, whole
+from unhurried import costly
 
 STEPS = 1000
 
 
 @given(seed=st.integers(0, 2**32))
+@costly(8)
 def test_no_slot_twice_no_starvation_fifo_and_capacity(seed: int) -> None:
     world = RandomNode(random.Random(seed))
     for _ in range(STEPS):

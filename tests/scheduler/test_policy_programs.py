@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.config.scheduler import SchedulerSettings
@@ -14,6 +14,7 @@ from gpucommons.scheduler.policy.evaluation import wait_reason
 from gpucommons.scheduler.policy.state import GIB, NEVER, ClientStanding, Mode
 from gpucommons.scheduler.protocol.wire import MessageType, Version
 from scheduler.world import Peer, World
+from unhurried import costly
 
 QUANTUM_S = SchedulerSettings().turn_quantum_s
 MAX_PAUSE_S = SchedulerSettings().max_pause_s
@@ -120,7 +121,7 @@ def test_a_program_that_leaves_while_its_call_hangs_leaves_nothing_behind() -> N
 # How long a program is stopped
 
 
-@settings(max_examples=30, deadline=None)
+@costly(12)
 @given(st.lists(st.sampled_from([0.02, 0.3, 0.5, 0.8]), min_size=2, max_size=8))
 def test_every_program_runs_within_its_quanta(activities: list[float]) -> None:
     """While the same n programs compete, each is stopped for at most n quanta, or one round of a mixed division, and

@@ -14,6 +14,7 @@ from gpucommons.simulation.lab_host import LabProcesses
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.scenario import DAY_S
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_FROM_S, LOST_GPU, LOST_UNTIL_S, XID_BURST, XID_GPU, FaultyGpus
+from unhurried import costly
 
 START = 1_700_000_000.0
 times = st.floats(0, 3 * DAY_S)
@@ -43,7 +44,7 @@ def test_readings_depend_only_on_seed_and_time(elapsed_s: float, before_s: float
 
 
 @given(times)
-@settings(max_examples=20)
+@costly(8)
 def test_memory_adds_up_and_instances_fit(elapsed_s: float) -> None:
     for gpu in LabGpus(START).at(elapsed_s).gpus:
         r = gpu.readings
