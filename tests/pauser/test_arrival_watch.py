@@ -22,7 +22,9 @@ import ctypes, mmap, os, sys, threading
 directory, libraries, context = sys.argv[1:]
 files = [os.open(f"{directory}/{name}", os.O_RDWR) for name in ("nvidiactl", "nvidia-uvm", "nvidia0")]
 mapped = [mmap.mmap(os.open(name, os.O_RDONLY), 0, prot=mmap.PROT_READ) for name in libraries.split()]
-if context:
+if context == "begins":
+    files += [os.open(f"{directory}/nvidia-uvm", os.O_RDWR) for _ in range(2)]
+if context == "ready":
     named = threading.Event()
     def handle_events():
         ctypes.CDLL(None).prctl(15, b"cuda-EvtHandlr", 0, 0, 0)
@@ -90,9 +92,9 @@ def watched(directory: Path) -> Iterator[Watched]:
 
 
 @contextmanager
-def program(directory: Path, libraries: str = "", *, has_context: bool = False) -> Iterator["subprocess.Popen[str]"]:
+def program(directory: Path, libraries: str = "", context: str = "") -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(
-        [sys.executable, "-S", "-c", PROGRAM, str(directory), libraries, "context" if has_context else ""],
+        [sys.executable, "-S", "-c", PROGRAM, str(directory), libraries, context],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -128,14 +130,16 @@ def test_a_monitor_is_not_held(directory: Path, watched: Watched) -> None:
         program(directory) as before_its_library,
         program(directory, both) as monitor,
         program(directory, str(cuda)) as new,
-        program(directory, both, has_context=True) as new_with_nvml,
+        program(directory, both, "begins") as early,
+        program(directory, both, "ready") as late,
     ):
-        for process in (before_its_library, monitor, new, new_with_nvml):
+        for process in (before_its_library, monitor, new, early, late):
             watched.seen_before(process.pid)
         assert watched.gpu_of[before_its_library.pid]() == ""
         assert watched.gpu_of[monitor.pid]() == ""
         assert watched.gpu_of[new.pid]() == "GPU-0"
-        assert watched.gpu_of[new_with_nvml.pid]() == "GPU-0"
+        assert watched.gpu_of[early.pid]() == "GPU-0"
+        assert watched.gpu_of[late.pid]() == "GPU-0"
 
 
 def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, watched: Watched) -> None:

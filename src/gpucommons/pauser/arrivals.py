@@ -51,7 +51,9 @@ _UVM: Final = "nvidia-uvm"
 _GPU: Final = "nvidia"
 _CUDA_LIBRARY: Final = b"/libcuda.so"
 _NVML_LIBRARY: Final = b"/libnvidia-ml.so"
-# A thread that CUDA starts with a context.
+# NVML opens that of unified memory so often; a context opens it twice more.
+_NVML_UVM_FILES: Final = 2
+# A thread that CUDA starts with a context, shortly before it is ready.
 _CONTEXT_THREAD: Final = b"cuda-EvtHandlr"
 
 
@@ -67,10 +69,10 @@ class ArrivalTerms(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """Which device files a process has open. `gpus` are their numbers."""
+    """Which device files a process has open. `gpus` are their numbers, `uvm` is how often that file is open."""
 
     control: bool
-    uvm: bool
+    uvm: int
     gpus: frozenset[int]
 
 
@@ -146,7 +148,9 @@ class ArrivalWatch:
         with _DeviceEvents() as opens, _ExecEvents() as execs:
             self._add_all(opens)
             # Programs that have CUDA now are not new. A program that begins in this moment is noticed by its next open.
-            self._known = {key for key, opened in self._scan(float("inf")) if opened.uvm and self._has_cuda(key.pid)}
+            self._known = {
+                key for key, opened in self._scan(float("inf")) if opened.uvm and self._has_cuda(key.pid, opened)
+            }
             self._tried.clear()
             self._report_begun()
             sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
@@ -234,7 +238,7 @@ class ArrivalWatch:
         terms, opened = self._terms, self._opened(key.pid)
         if terms is None or opened is None:
             return None
-        if not opened.gpus or not self._has_cuda(key.pid):
+        if not opened.gpus or not self._has_cuda(key.pid, opened):
             return ""
         number = chosen_gpu(opened.gpus, self._visible_devices(key.pid), terms.gpus)
         return terms.gpus[number] if number is not None and number in terms.short else None
@@ -273,7 +277,7 @@ class ArrivalWatch:
     def _opened(self, pid: int) -> Opened | None:
         return opened_files(pid, self._directory, self._procfs)
 
-    def _has_cuda(self, pid: int) -> bool:
+    def _has_cuda(self, pid: int, opened: Opened) -> bool:
         """Whether a process that has a GPU's files open uses CUDA, or only NVML. NVML opens the same files, maps the
         library of CUDA (r580), and the driver locks its process, too: nvidia-smi and other monitors need no room, and
         are not to be held. A program that uses both is known by the beginning of its context."""
@@ -281,7 +285,8 @@ class ArrivalWatch:
             maps = (self._procfs / str(pid) / "maps").read_bytes()
         except OSError:
             return True
-        return _CUDA_LIBRARY in maps and (_NVML_LIBRARY not in maps or self._has_context(pid))
+        has_context = opened.uvm > _NVML_UVM_FILES or self._has_context(pid)
+        return _CUDA_LIBRARY in maps and (_NVML_LIBRARY not in maps or has_context)
 
     def _has_context(self, pid: int) -> bool:
         tasks = self._procfs / str(pid) / "task"
@@ -315,17 +320,17 @@ def opened_files(pid: int, device_files: Path, procfs: Path) -> Opened | None:
     """None where its open files cannot be seen: another user's, or it has ended."""
     directory = f"{procfs}/{pid}/fd"
     prefix = f"{device_files}/{_GPU}"
-    names = set()
+    names = []
     try:
         for file in os.listdir(directory)[:_MAX_FILES]:
             with suppress(OSError):
                 target = os.readlink(f"{directory}/{file}")
                 if target.startswith(prefix):
-                    names.add(target[len(str(device_files)) + 1 :])
+                    names.append(target[len(str(device_files)) + 1 :])
     except OSError:
         return None
     gpus = frozenset(number for name in names if (number := _gpu_number(name)) is not None)
-    return Opened(_CONTROL in names, _UVM in names, gpus)
+    return Opened(_CONTROL in names, names.count(_UVM), gpus)
 
 
 def cuda_users(device_files: Path = DEVICE_FILES, procfs: Path = Path("/proc")) -> Iterator[int]:
