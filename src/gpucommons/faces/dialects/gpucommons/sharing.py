@@ -40,7 +40,7 @@ WAY = gauge(
 )
 GAIN = gauge(
     "gpucommons_sharing_gain_ratio",
-    "Progress per second of a GPU's clients over that under the driver's time-slicing, as measured.",
+    "Progress per second of a GPU's clients over that under the driver's time-slicing, an estimate from its activity.",
     *_GPU,
 )
 COARSE = gauge(
