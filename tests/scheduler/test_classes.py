@@ -6,11 +6,13 @@ import random
 
 import pytest
 
+from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import WaitReason
 from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.coruns import PhaseCause
 from gpucommons.scheduler.policy.evaluation import wait_reason
 from gpucommons.scheduler.policy.state import ClientStanding
+from gpucommons.scheduler.service.classes import Grouped, roles
 from scheduler.gpu_models import Kind, RealModel
 from scheduler.phased import Job, PhasedSimulation
 from scheduler.test_real_programs import random_program
@@ -157,3 +159,48 @@ def test_the_invariants_hold_whatever_programs_do(seed: int) -> None:
             simulation.perform(simulation.policy.set_class(job.client, chosen, simulation.now))
     for job in jobs:
         assert job.longest_pause_s <= simulation.policy.settings.max_pause_s
+
+
+# Which programs the pauser holds back
+
+
+def held_back_for(server: Job, others: list[Job], now_s: float) -> set[int]:
+    """The places of the others that yield while the server works."""
+    programs = [Grouped(job.client, {ProcessKey(pid, 1)}) for pid, job in enumerate([server, *others], 100)]
+    named = roles(programs, now_s)
+    guards = {process.pid for process, of_process in named.items() if any(one.share_percent for one in of_process)}
+    assert guards <= {100}
+    return {process.pid - 101 for process in named if process.pid != 100}
+
+
+def test_of_several_programs_one_stays_while_a_latency_program_works() -> None:
+    simulation = PhasedSimulation(RealModel())
+    server = start(simulation, "serve", LATENCY)
+    others = [start(simulation, "train") for _ in range(3)]
+    simulation.run(3.0)
+    assert {job.client.standing for job in others} == {ClientStanding.RUNNING}
+    begin_s = float(round(simulation.now))
+    stay = [{0, 1, 2} - held_back_for(server, others, begin_s + at) for at in range(6)]
+    assert sorted(map(tuple, stay[:3])) == [(0,), (1,), (2,)], "each for a second in turn"
+    assert stay[3:] == stay[:3]
+
+
+def test_owners_stay_in_turn_however_many_programs_they_have() -> None:
+    simulation = PhasedSimulation(RealModel())
+    server = start(simulation, "serve", LATENCY)
+    others = [start(simulation, "small", owner=owner) for owner in ("bob", "bob", "bob", "carol")]
+    simulation.run(1.0)
+    assert {job.client.standing for job in others} == {ClientStanding.RUNNING}
+    stays = [({0, 1, 2, 3} - held_back_for(server, others, float(at))).pop() for at in range(12)]
+    assert stays.count(3) == 6
+    assert all(stays.count(place) == 2 for place in range(3))
+
+
+def test_a_single_program_is_held_back() -> None:
+    simulation = PhasedSimulation(RealModel())
+    server, trainer = start(simulation, "serve", LATENCY), start(simulation, "train")
+    simulation.run(3.0)
+    assert held_back_for(server, [trainer], simulation.now) == {0}
+    batch, background = trainer, start(simulation, "train", BACKGROUND)
+    simulation.run(3.0)
+    assert held_back_for(server, [batch, background], simulation.now) == {0, 1}, "one of class background does not stay"
