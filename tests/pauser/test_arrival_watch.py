@@ -169,3 +169,37 @@ def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watc
         old.stdin.write("run\n")
         old.stdin.flush()
         watched.seen_before(int(old.stdout.readline()))
+
+
+# In a mount namespace of its own, the directory is on a file system that never answers.
+HANGING = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+NEW_MOUNTS, PRIVATE_BELOW = 0x20000, 0x44000
+if libc.unshare(NEW_MOUNTS) or libc.mount(b"none", b"/", None, PRIVATE_BELOW, None):
+    sys.exit("no mount namespace")
+options = f"fd={os.open('/dev/fuse', os.O_RDWR)},rootmode=40000,user_id=0,group_id=0"
+if libc.mount(b"hangs", os.fsencode(sys.argv[1]), b"fuse", 0, options.encode()):
+    sys.exit("no FUSE")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_container_with_a_file_system_that_hangs_hides_no_other_program(directory: Path, watched: Watched) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", HANGING, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as hanging:
+        assert hanging.stdout is not None
+        try:
+            if hanging.stdout.readline() != "ready\n":
+                pytest.skip("needs root and FUSE")
+            watched.begin()
+            with program(directory) as new:
+                watched.seen_before(new.pid)
+        finally:
+            hanging.kill()

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from gpucommons.base import processes
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.pauser.calls import CallThreads
 
 DEVICE_FILES: Final = Path("/dev")
 # For so long a process is tried to be locked after it opened a device file; less if it did not use CUDA the last time.
@@ -45,6 +46,8 @@ _MAX_FILES: Final = 4096
 # The kernel keeps events for us meanwhile.
 _EXECS_PER_ROUND: Final = 64
 _EXEC_REST_S: Final = 0.05
+# File systems that do not answer, at once.
+_MAX_HUNG_LOOKS: Final = 16
 
 _CONTROL: Final = "nvidiactl"
 _UVM: Final = "nvidia-uvm"
@@ -164,7 +167,7 @@ class ArrivalWatch:
                     self._look_for_candidates()
                 if execs.descriptor in ready:
                     for pid in execs.pids():
-                        opens.add(self._files_seen_by(pid))
+                        opens.add_soon(self._files_seen_by(pid))
                     # Bounds the work while a build runs thousands of programs.
                     time.sleep(_EXEC_REST_S)
                     if opens.drain():
@@ -180,7 +183,7 @@ class ArrivalWatch:
                 namespace = os.stat(self._procfs / str(pid) / "ns" / "mnt").st_ino
                 if namespace not in namespaces:
                     namespaces.add(namespace)
-                    opens.add(self._files_seen_by(pid))
+                    opens.add_soon(self._files_seen_by(pid))
 
     def _files_in(self, directory: Path) -> Iterator[Path]:
         """The control file is opened first and by all; the others show a second program of a process that has it."""
@@ -375,7 +378,13 @@ _READ_BYTES: Final = 1 << 16
 
 
 class _DeviceEvents:
-    """Raises OSError where the kernel gives no more inotify instances."""
+    """Raises OSError where the kernel gives no more inotify instances.
+
+    The files of a container may be on a file system of its user, which need not answer: they are looked at by threads
+    of their own. One that hangs keeps its thread until the file system is gone.
+    """
+
+    _threads: Final = CallThreads("device files", _MAX_HUNG_LOOKS)
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -383,21 +392,45 @@ class _DeviceEvents:
         if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify")
         self._watched: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()
+        self._is_open = True
 
     def __enter__(self) -> "_DeviceEvents":
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
+        with self._lock:
+            self._is_open = False
+            os.close(self.descriptor)
 
     def add(self, paths: Iterable[Path]) -> None:
         """Each file once, by whichever name."""
         for path in paths:
             with suppress(OSError):
-                found = os.stat(path)
-                if (found.st_dev, found.st_ino) not in self._watched:
-                    self._watched.add((found.st_dev, found.st_ino))
-                    self._libc.inotify_add_watch(self.descriptor, os.fsencode(path), _IN_OPEN)
+                # A file of its own: what is opened here is watched, however its name changes meanwhile.
+                descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                try:
+                    self._add_opened(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def add_soon(self, paths: Iterable[Path]) -> None:
+        """As `add`, by another thread."""
+        self._threads.submit(lambda: self.add(paths))
+
+    def _add_opened(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        file = (status.st_dev, status.st_ino)
+        with self._lock:
+            if not self._is_open or file in self._watched:
+                return
+            self._watched.add(file)
+            # The kernel asks the file system whether we may watch: without the lock, and with a descriptor of our own.
+            events = os.dup(self.descriptor)
+        try:
+            self._libc.inotify_add_watch(events, b"/proc/self/fd/%d" % descriptor, _IN_OPEN)
+        finally:
+            os.close(events)
 
     def drain(self) -> bool:
         """Whether there were events."""
