@@ -124,7 +124,7 @@ def test_the_first_screen_answers_the_questions_of_five_seconds(browser: Browser
         cut = "tables => tables.map(table => table.scrollWidth - table.clientWidth)"
         cuts = page.eval_on_selector_all("#accounts .scroll, #queue .scroll", cut)
         assert max(cuts) <= 0, "their columns are in view"
-        expect(page.locator("#accounts [data-total] [data-f=gpu_equivalent_hours]")).to_have_text(re.compile(r"\d h"))
+        expect(page.locator("#accounts [data-total] [data-f=gpu_equivalent_hours]")).to_have_text(re.compile(r"\d\sh"))
 
 
 def test_processes_have_a_user_a_pid_a_time_and_their_share_of_the_cpu(browser: Browser, lab: str) -> None:

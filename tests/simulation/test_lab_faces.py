@@ -30,6 +30,7 @@ EMPTY = {
     "gpucommons_kubernetes_": "offered and reported to a cluster, which a scenario does not have",
     "gpucommons_job_cpu": "read from Slurm, which a scenario does not have",
     "gpucommons_job_memory_": "likewise",
+    "gpucommons_job_gpu_memory_share_": "likewise",
     "gpucommons_quota_": "quotas are settings",
     "gpucommons_accounts_": "prices are settings",
     "gpucommons_sharing_client_revoked": "no client ignores a request to stop",
