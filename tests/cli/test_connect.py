@@ -524,6 +524,7 @@ def test_a_password_is_not_required_on_the_socket_and_is_named_for_tcp(tmp_path:
         assert "requires a password: use --connect http://127.0.0.1:" in done.stderr
 
 
+@pytest.mark.long
 def test_a_command_that_asks_the_agent_imports_little(tmp_path: Path) -> None:
     """Importing the agent takes most of a second; the answer of a running one a few milliseconds."""
     place = {"RUNTIME_DIRECTORY": str(tmp_path)}

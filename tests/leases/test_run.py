@@ -286,6 +286,7 @@ def test_reservations_are_made_shown_and_removed(shared_lab: Lab) -> None:
     assert lab.command("reservations")[1] == "no reservations\n"
 
 
+@pytest.mark.long
 def test_the_report_equals_the_accounts_of_the_job(lab: Lab) -> None:
     lab.environment |= {"GPUCOMMONS_ACCOUNTS_PRICE_PER_GPU_HOUR": "*H200*=3", "GPUCOMMONS_ACCOUNTS_CURRENCY": "EUR"}
     with lab.agent() as agent, LeaseConnection([lab.socket]) as connection:

@@ -189,6 +189,7 @@ def test_the_next_agent_brings_back_what_the_last_one_left(node: SharedNode) -> 
     until(lambda: not list(node.record.iterdir()), "the record is empty")
 
 
+@pytest.mark.long
 def test_an_idle_program_makes_room_for_a_lease(node: SharedNode) -> None:
     sockets = {"GPUCOMMONS_LEASES_SOCKET": str(node.socket.with_name("leases.sock"))}
     node.start_agent(sections="[parking]\nidle_after_s = 1\nmin_residence_s = 0\n", environment=sockets)

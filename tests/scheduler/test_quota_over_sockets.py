@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from gpucommons.scheduler.policy.devices import GpuFacts
 from gpucommons.scheduler.policy.state import ClientStanding
 from gpucommons.scheduler.protocol.wire import MessageType, encode
@@ -159,6 +161,7 @@ def busy_clients(served: Served) -> list[Busy]:
     ]
 
 
+@pytest.mark.long
 def test_every_client_gets_its_due(tmp_path: Path) -> None:
     faster = {"compute_window_ms": 2000 / FASTER, "quota_sample_interval_ms": 50 / FASTER}
     with (

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def test_counters_never_go_back(instants: list[float]) -> None:
         assert all(new >= old for old, new in zip(earlier, later, strict=True))
 
 
+@pytest.mark.long
 @given(times)
 @settings(max_examples=10)
 def test_a_waiting_client_is_idle_and_the_driver_shows_what_it_reports(elapsed_s: float) -> None:

@@ -99,6 +99,7 @@ def running_victoria_metrics(config: Path, data: Path) -> Iterator[Prometheus]:
         process.wait()
 
 
+@pytest.mark.long
 def test_a_real_victoria_metrics_gives_the_same_view(tmp_path: Path) -> None:
     before_s = time.time()
     paths = {instance: f"node-{node.number}" for instance, node in NODES.items()}
