@@ -179,7 +179,10 @@ WATCHED_CARDS = """async () => {
         const cards = [...document.querySelectorAll('.card')];
         const chips = [...document.querySelectorAll('.card .state, .card .facts')];
         marks.add(chips.map(each => each.innerText).join());
-        places.add(cards.map(card => JSON.stringify(card.getBoundingClientRect())).join());
+        // The strip above them has a line more while a user waits: their places are those among each other.
+        const first = cards[0].getBoundingClientRect();
+        places.add(cards.map(card => card.getBoundingClientRect())
+            .map(box => [box.x, Math.round(box.y - first.y), box.width, box.height].join()).join(';'));
         await new Promise(done => new MutationObserver((_, watch) => { watch.disconnect(); setTimeout(done, 50); })
             .observe(main, { attributeFilter: ['data-sequence'] }));
     }
