@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch
+from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch, _DeviceEvents
+from waiting import until
 
 NAMES = ("nvidiactl", "nvidia-uvm", "nvidia0")
 # Opens the files in the order in which CUDA does, maps the libraries if they are given, and has a context if that is.
@@ -203,3 +205,21 @@ def test_a_container_with_a_file_system_that_hangs_hides_no_other_program(direct
                 watched.seen_before(new.pid)
         finally:
             hanging.kill()
+
+
+def test_the_files_of_many_programs_that_start_at_once_are_all_watched(tmp_path: Path) -> None:
+    """As a build starts them: more than there are threads."""
+    files = [tmp_path / str(number) for number in range(300)]
+    with _DeviceEvents() as opens:
+        for file in files:
+            file.touch()
+        opens.drain()
+        for file in files:
+            opens.add_soon([file])
+
+        def is_watched(file: Path) -> bool:
+            file.read_bytes()
+            return opens.drain()
+
+        for file in files:
+            until(partial(is_watched, file), f"{file.name} is watched")

@@ -21,6 +21,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ _EXECS_PER_ROUND: Final = 64
 _EXEC_REST_S: Final = 0.05
 # File systems that do not answer, at once.
 _MAX_HUNG_LOOKS: Final = 16
+_MAX_PENDING: Final = 4096
 
 _CONTROL: Final = "nvidiactl"
 _UVM: Final = "nvidia-uvm"
@@ -288,8 +290,9 @@ class ArrivalWatch:
             maps = (self._procfs / str(pid) / "maps").read_bytes()
         except OSError:
             return True
-        has_context = opened.uvm > _NVML_UVM_FILES or self._has_context(pid)
-        return _CUDA_LIBRARY in maps and (_NVML_LIBRARY not in maps or has_context)
+        if _CUDA_LIBRARY not in maps:
+            return False
+        return _NVML_LIBRARY not in maps or opened.uvm > _NVML_UVM_FILES or self._has_context(pid)
 
     def _has_context(self, pid: int) -> bool:
         tasks = self._procfs / str(pid) / "task"
@@ -381,7 +384,7 @@ class _DeviceEvents:
     """Raises OSError where the kernel gives no more inotify instances.
 
     The files of a container may be on a file system of its user, which need not answer: they are looked at by threads
-    of their own. One that hangs keeps its thread until the file system is gone.
+    of their own. One that hangs keeps its thread until the file system is gone, and the others go on with the rest.
     """
 
     _threads: Final = CallThreads("device files", _MAX_HUNG_LOOKS)
@@ -392,6 +395,7 @@ class _DeviceEvents:
         if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify")
         self._watched: set[tuple[int, int]] = set()
+        self._pending: deque[Path] = deque(maxlen=_MAX_PENDING)
         self._lock = threading.Lock()
         self._is_open = True
 
@@ -415,8 +419,14 @@ class _DeviceEvents:
                     os.close(descriptor)
 
     def add_soon(self, paths: Iterable[Path]) -> None:
-        """As `add`, by another thread."""
-        self._threads.submit(lambda: self.add(paths))
+        """As `add`, by another thread. Where all are busy, those take them next."""
+        self._pending.extend(paths)
+        self._threads.submit(self._add_pending)
+
+    def _add_pending(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self.add((self._pending.popleft(),))
 
     def _add_opened(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
