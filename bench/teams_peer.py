@@ -9,16 +9,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import ROOT
+from bench.inside import run_inside
 from bench.table import show
 from gpucommons.stack.prometheus import Layout
 from prometheus_server import Alertmanager, answers, free_port
 from receivers import hook
 from stack.stacks import settings_on_free_ports, stack_in
-from testbeds.hosts import host
 from waiting import until
 
 # As in DS01's file.
@@ -32,14 +30,7 @@ WAIT_S = 90.0
 
 def main() -> None:
     if len(sys.argv) == 3:
-        with host() as place, TemporaryDirectory() as directory:
-            given = [str(Path(path).resolve()) for path in sys.argv[1:]]
-            command = [sys.executable, "-m", "bench.teams_peer", *given, directory]
-            log = Path(directory) / "inside.log"
-            with place.running(["/usr/bin/env", f"--chdir={ROOT}", *command], log) as inside:
-                inside.wait(timeout=300)
-            print(log.read_text())
-            sys.exit(inside.returncode)
+        run_inside("bench.teams_peer", *sys.argv[1:], within_s=300)
     compare(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
 
 

@@ -15,9 +15,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench import ROOT
+from bench.inside import run_inside
 from bench.table import show
 from fakes import kubelet
 from fakes.api_server import ApiServer
@@ -26,7 +25,6 @@ from fakes.authority import Authority
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process, usage
 from parsing import Series, parsed
-from testbeds.hosts import host
 
 MIB = 1 << 20
 TOTAL = 143_771 * MIB
@@ -51,13 +49,7 @@ def container_id(pod: str) -> str:
 
 def main() -> None:
     if len(sys.argv) == 2:
-        with host() as place, TemporaryDirectory() as directory:
-            command = [sys.executable, "-m", "bench.vgpu_peer", str(Path(sys.argv[1]).resolve()), directory]
-            log = Path(directory) / "inside.log"
-            with place.running(["/usr/bin/env", f"--chdir={ROOT}", *command], log) as inside:
-                inside.wait(timeout=300)
-            print(log.read_text())
-            sys.exit(inside.returncode)
+        run_inside("bench.vgpu_peer", sys.argv[1], within_s=300)
     asyncio.run(compare(Path(sys.argv[1]), Path(sys.argv[2])))
 
 

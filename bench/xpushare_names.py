@@ -15,14 +15,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench import ROOT
+from bench.inside import run_inside
 from bench.table import show
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
 from parsing import parsed
-from testbeds.hosts import host
 from waiting import until
 
 LIBCUDA = r"""
@@ -86,13 +84,7 @@ UNNAMED = "it counts as unnamed"
 
 def main() -> None:
     if len(sys.argv) == 2:
-        with host() as place, TemporaryDirectory() as directory:
-            command = [sys.executable, "-m", "bench.xpushare_names", str(Path(sys.argv[1]).resolve()), directory]
-            log = Path(directory) / "inside.log"
-            with place.running(["/usr/bin/env", f"--chdir={ROOT}", *command], log) as inside:
-                inside.wait(timeout=200)
-            print(log.read_text())
-            sys.exit(inside.returncode)
+        run_inside("bench.xpushare_names", sys.argv[1], within_s=200)
     compare(Path(sys.argv[1]), Path(sys.argv[2]))
 
 

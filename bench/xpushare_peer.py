@@ -13,15 +13,13 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench import ROOT
+from bench.inside import run_inside
 from bench.table import show
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process
 from parsing import Series, parsed
 from scheduler.served import Scripted
-from testbeds.hosts import host
 
 GIB = 1 << 30
 VARIABLES = {"METRICS_ENABLE": "1", "METRICS_ADDR": "127.0.0.1:9402", "MAX_RUNTIME_SEC": "60"}
@@ -35,13 +33,7 @@ Seen = dict[tuple[str, str], float | str]
 
 def main() -> None:
     if len(sys.argv) == 2:
-        with host() as place, TemporaryDirectory() as directory:
-            command = [sys.executable, "-m", "bench.xpushare_peer", str(Path(sys.argv[1]).resolve()), directory]
-            log = Path(directory) / "inside.log"
-            with place.running(["/usr/bin/env", f"--chdir={ROOT}", *command], log) as inside:
-                inside.wait(timeout=200)
-            print(log.read_text())
-            sys.exit(inside.returncode)
+        run_inside("bench.xpushare_peer", sys.argv[1], within_s=200)
     compare(Path(sys.argv[1]), Path(sys.argv[2]))
 
 

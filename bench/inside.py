@@ -1,0 +1,20 @@
+"""A benchmark that runs itself again on a made machine: with a network, a /run and processes of its own."""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NoReturn
+
+from bench import ROOT
+from testbeds.hosts import host
+
+
+def run_inside(module: str, *paths: str, within_s: float) -> NoReturn:
+    """Runs `python -m MODULE PATH... DIRECTORY` there, with a directory that is removed, and exits as it does."""
+    with host() as place, TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", module, *(str(Path(path).resolve()) for path in paths), directory]
+        log = Path(directory) / "inside.log"
+        with place.running(["/usr/bin/env", f"--chdir={ROOT}", *command], log) as inside:
+            inside.wait(timeout=within_s)
+        print(log.read_text())
+        sys.exit(inside.returncode)
