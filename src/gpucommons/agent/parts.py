@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from gpucommons.agent.accounts import Accounts
-from gpucommons.agent.idle.problems import ProblemMessages
 from gpucommons.agent.idle.watch import IdleWatch
+from gpucommons.agent.idle.webhook_news import WebhookNews
 from gpucommons.agent.kubernetes import kubernetes_part
 from gpucommons.agent.leases.leasing import Leasing
 from gpucommons.agent.sharing.settings import check_parking, check_slurm, enforces_leases
@@ -66,9 +66,9 @@ class Parts:
         self.leasing = self._leasing(settings, lab)
         self.idle = self._idle(settings, name)
         self.kubernetes = kubernetes_part(settings) if scenario is None else None
-        # The problems of a simulation are not sent to anyone.
-        messages = ProblemMessages(settings, socket.gethostname()) if scenario is None else None
-        optional: tuple[Part | None, ...] = (self.enforcing, self.sharing, self.leasing, self.kubernetes, messages)
+        # The news of a simulation is not sent.
+        news = WebhookNews(settings, socket.gethostname()) if scenario is None else None
+        optional: tuple[Part | None, ...] = (self.enforcing, self.sharing, self.leasing, self.kubernetes, news)
         # In the order in which they start, and stop.
         self.in_order: list[Part] = [self.accounts, *(part for part in optional if part is not None), self.idle]
 

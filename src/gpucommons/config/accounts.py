@@ -211,12 +211,17 @@ class MailSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """A webhook that accepts {"text": ...}, such as one of Slack or Mattermost. It gets the messages of [idle] and the
-    problems of the node."""
+    """A webhook that accepts {"text": ...}, such as one of Slack or Mattermost. It gets the messages of [idle], the
+    problems of the node, and commands that start after a long wait."""
 
     url: str = option("", "URL of the webhook; empty: none, unless url_file is set", check=check_url)
     url_file: str = option("", "file whose first line is the URL, in place of url, read for each message; empty: none")
     problems: bool = option(True, "also send the node's problems that last for a minute, and when they are over")
+    min_wait_s: float = option(
+        300.0,
+        "also send which command of gpucommons run starts now, if it has waited for at least these seconds; 0: never",
+        minimum=0,
+    )
 
 
 # The settings of leases. Values only.

@@ -1,4 +1,5 @@
-"""The node's problems as messages to the webhook: when one has lasted for a minute, and when it is over.
+"""News of the node for the webhook: problems, when one has lasted for a minute and when it is over; and commands of
+`gpucommons run` that start after a long wait.
 
 Idle holders have messages of their own, and Alertmanager sends its alerts itself.
 """
@@ -7,8 +8,10 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from gpucommons.base.periods import spoken_duration
 from gpucommons.config.settings import Settings
 from gpucommons.idle.channels import Delivery, Letter, Outbox, Webhook
+from gpucommons.model.leases import Lease, LeasesReading
 from gpucommons.model.problems import Problem, ProblemKind
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.problems import own_problems
@@ -43,15 +46,43 @@ class ProblemNews:
                 yield f"over: {over.sentence}"
 
 
-class ProblemMessages:
+class WaitNews:
+    """Which commands of `gpucommons run` have begun after a wait of at least `min_wait_s`: pure, driven by readings."""
+
+    def __init__(self, min_wait_s: float) -> None:
+        self._min_wait_s = min_wait_s
+        # Leases of the reading before; None before the first one, which has those of an earlier agent.
+        self._known: frozenset[str] | None = None
+
+    def step(self, reading: LeasesReading) -> Iterator[str]:
+        """A line for each command that has begun since the reading before."""
+        before, self._known = self._known, frozenset(lease.request.id for lease in reading.leases)
+        if before is None:
+            return
+        for lease in reading.leases:
+            waited_s = lease.since_s - lease.request.arrived_s
+            if lease.request.id not in before and waited_s >= self._min_wait_s:
+                yield _begun(lease, waited_s, reading)
+
+
+def _begun(lease: Lease, waited_s: float, reading: LeasesReading) -> str:
+    """The program, not the name that its user typed: everyone in the channel reads it."""
+    slots = [reading.slots.get(uuid, uuid) for uuid in lease.slots]
+    what = f" ({lease.request.program})" if lease.request.program else ""
+    where = f"GPU{'s' if len(slots) > 1 else ''} {', '.join(slots)}"
+    return f"{lease.request.user}: your command{what} runs on {where} now, after {spoken_duration(waited_s)} in line"
+
+
+class WebhookNews:
     """A part of the agent. `start` begins the thread of the webhook, where one is configured."""
 
     def __init__(self, settings: Settings, hostname: str) -> None:
         webhook = settings.webhook
         self._hostname = hostname
-        self._news = ProblemNews()
+        self._problems = ProblemNews() if webhook.problems else None
+        self._waits = WaitNews(webhook.min_wait_s) if webhook.min_wait_s else None
         self._outbox: Outbox | None = None
-        if webhook.problems and (webhook.url or webhook.url_file):
+        if (self._problems or self._waits) and (webhook.url or webhook.url_file):
             self._outbox = Outbox(Webhook(webhook), _forget)
 
     def sources(self) -> list[Source]:
@@ -61,9 +92,16 @@ class ProblemMessages:
         """Called with every snapshot, on the event loop; does not block."""
         if self._outbox is None:
             return
-        lines = list(self._news.step(own_problems(snapshot), snapshot.monotonic_s))
-        if lines:
-            self._outbox.submit(Letter(f"{self._hostname}: problems", "\n".join((f"{self._hostname}:", *lines))))
+        leases = snapshot.readings.leases
+        if self._problems is not None:
+            self._send("problems", self._problems.step(own_problems(snapshot), snapshot.monotonic_s))
+        if self._waits is not None and leases is not None:
+            self._send("commands that waited", self._waits.step(leases))
+
+    def _send(self, subject: str, news: Iterable[str]) -> None:
+        lines = list(news)
+        if lines and self._outbox is not None:
+            self._outbox.submit(Letter(f"{self._hostname}: {subject}", "\n".join((f"{self._hostname}:", *lines))))
 
     async def start(self) -> None:
         if self._outbox is not None:
