@@ -5,8 +5,9 @@ from typing import Any
 
 from fakes.node_api import NodeApi
 from gpucommons.base.backoff import Backoff
-from gpucommons.kubernetes.node_faults import NO_FAULTS, FaultReport, HitPod, NodeFaults
+from gpucommons.kubernetes.node_faults import NO_FAULTS, FaultReport, NodeFaults
 from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
+from gpucommons.model.workloads import Pod
 from gpucommons.sources.kubernetes.api import ClusterAccess
 from testbeds.following import eventually, eventually_fails, following, in_event_loop
 
@@ -20,7 +21,7 @@ def fault(index: int = 0, kind: ProblemKind = ProblemKind.GPU_LOST) -> Problem:
     )
 
 
-def report(*faults: Problem, pods: Mapping[str, list[HitPod]] | None = None) -> FaultReport:
+def report(*faults: Problem, pods: Mapping[str, list[Pod]] | None = None) -> FaultReport:
     return FaultReport({each.key: each for each in faults}, pods or {})
 
 
@@ -42,7 +43,7 @@ async def test_condition_taint_and_events_come_and_go() -> None:
     async with NodeApi(taints=[_OTHERS_TAINT]).serving() as api:
         faults = reporter(api)
         async with following(faults):
-            hit = HitPod("lab", "train", "uid-1")
+            hit = Pod("uid-1", "train", "lab")
             faults.report(report(fault(), pods={fault().key: [hit]}))
             await shown(faults, 1)
             condition = api.condition()

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.kubernetes.shares import (
-    NVSHARE_LIBRARY,
     OfferedDevice,
     Placement,
     ShareMount,
@@ -134,7 +133,7 @@ def test_by_cdi_and_by_mounts() -> None:
 
 
 def test_the_library_is_mounted_where_asked_for() -> None:
-    given = grant([f"{_UUIDS[0]}__1"], offered(0), replace(_RESOURCE, library=NVSHARE_LIBRARY), "environment")
+    given = grant([f"{_UUIDS[0]}__1"], offered(0), replace(_RESOURCE, library="nvshare"), "environment")
     assert given.environment["LD_PRELOAD"] == "/usr/lib/nvshare/libnvshare.so"
     assert given.mounts == (
         ShareMount("/usr/lib/nvshare/libnvshare.so", "/var/run/nvshare/libnvshare.so"),

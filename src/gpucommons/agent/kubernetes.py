@@ -4,14 +4,14 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from gpucommons.agent.sources import cluster_access
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.config.settings import KubernetesSettings, Settings
 from gpucommons.model.problems import Problem
 from gpucommons.model.snapshot import Readings, Snapshot
-from gpucommons.model.workloads import DevicePluginReading, NodeFaultsReading
+from gpucommons.model.workloads import DevicePluginReading, NodeFaultsReading, Pod
 from gpucommons.rules.faults import GpuFaults
 from gpucommons.rules.placement import pods_by_place
 from gpucommons.sources.kubernetes.api import ApiServer, in_cluster
@@ -21,7 +21,7 @@ from gpucommons.sources.source import Source, SourceAbsent, SourceError, mapping
 # Imported where they are used: an agent outside of Kubernetes has neither in memory.
 if TYPE_CHECKING:
     from gpucommons.kubernetes.device_plugin import DevicePlugin
-    from gpucommons.kubernetes.node_faults import HitPod, NodeFaults
+    from gpucommons.kubernetes.node_faults import NodeFaults
     from gpucommons.kubernetes.shares import Injection, OfferedDevice, Placement, ShareResource
 
 _NODE_TIMEOUT_S = 5.0
@@ -85,15 +85,12 @@ class KubernetesPart:
         pass
 
 
-def _hit_pods(problem: Problem, readings: Readings) -> "Sequence[HitPod]":
+def _hit_pods(problem: Problem, readings: Readings) -> Sequence[Pod]:
     """The pods that have a device of the GPU by the kubelet, and those whose processes were on it."""
-    from gpucommons.kubernetes.node_faults import HitPod
-
     if readings.pods is None:
         return ()
-    named = {(pod.namespace, pod.name): pod.uid for pod in readings.pods.by_uid.values()}
-    hit = dict.fromkeys(_pods_on(problem.gpu_uuid, readings))
-    return [HitPod(namespace, name, named[namespace, name]) for namespace, name in hit if (namespace, name) in named]
+    named = {(pod.namespace, pod.name): pod for pod in readings.pods.by_uid.values()}
+    return [named[name] for name in dict.fromkeys(_pods_on(problem.gpu_uuid, readings)) if name in named]
 
 
 def _pods_on(gpu_uuid: str | None, readings: Readings) -> Iterator[tuple[str, str]]:
@@ -125,18 +122,16 @@ def _device_plugin(settings: Settings) -> "DevicePlugin":
 
 
 def _resources(settings: KubernetesSettings) -> "list[ShareResource]":
-    from gpucommons.kubernetes.shares import NVSHARE_LIBRARY, XPUSHARE_LIBRARY, ShareResource
+    from gpucommons.kubernetes.shares import ShareResource
 
+    nvshare: Final = "nvshare" if settings.nvshare_library else None
+    xpushare: Final = "xpushare" if settings.nvshare_library else None
     offered = (
-        ("gpucommons.io/gpu", settings.shares_per_gpu, NVSHARE_LIBRARY),
-        ("nvshare.com/gpu", settings.nvshare_shares_per_gpu, NVSHARE_LIBRARY),
-        ("xpushare.com/gpu", settings.xpushare_shares_per_gpu, XPUSHARE_LIBRARY),
+        ShareResource("gpucommons.io/gpu", settings.shares_per_gpu, nvshare),
+        ShareResource("nvshare.com/gpu", settings.nvshare_shares_per_gpu, nvshare),
+        ShareResource("xpushare.com/gpu", settings.xpushare_shares_per_gpu, xpushare),
     )
-    return [
-        ShareResource(name, shares, library if settings.nvshare_library else None)
-        for name, shares, library in offered
-        if shares
-    ]
+    return [each for each in offered if each.shares_per_gpu]
 
 
 class _Injector:

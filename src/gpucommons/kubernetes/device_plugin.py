@@ -9,7 +9,7 @@ What is offered comes from the snapshots. A change of it goes to the kubelet at 
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,15 +29,16 @@ from gpucommons.kubernetes.shares import (
     preferred_shares,
 )
 from gpucommons.model.workloads import DevicePluginReading, OfferedResource
-from gpucommons.sources.source import Latest, SourceAbsent, SourceError, keep_following
+from gpucommons.sources.kubernetes.kubelet import check_kubelet
+from gpucommons.sources.source import Latest, SourceError, keep_following
 
 if TYPE_CHECKING:
-    import grpc
     import grpc.aio
+
+    Context = grpc.aio.ServicerContext[bytes, bytes]
 
 DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
 
-_KUBELET: Final = "kubelet.sock"
 _TIMEOUT_S: Final = 5.0
 _LOOK_EVERY_S: Final = 1.0
 
@@ -60,40 +61,33 @@ class DevicePlugin:
     ) -> None:
         self._resources = resources
         self._directory = directory
-        self._placement = placement
-        self._injector = injector
+        self._kubelet = directory / "kubelet.sock"
         self._look_every_s = look_every_s
         # A kubelet that restarts is back within seconds: no need to wait longer for it.
         self._backoff = backoff or Backoff(max_s=5.0)
-        self._devices: tuple[OfferedDevice, ...] = ()
-        self._allocated: Mapping[str, int] = {}
-        self._changed = asyncio.Event()
         self._registrations = 0
         self._latest: Latest[bool] = Latest("waiting for the GPUs of this node")
+        self.placement = placement
+        self.injector = injector
+        self.devices: tuple[OfferedDevice, ...] = ()
+        self.allocated: Mapping[str, int] = {}
+        self.changed = asyncio.Event()
 
     def offer(self, devices: tuple[OfferedDevice, ...], allocated: Mapping[str, int]) -> None:
         """`allocated` are the shares that pods have, by UUID."""
-        self._allocated = allocated
-        if devices != self._devices:
-            self._devices = devices
+        self.allocated = allocated
+        if devices != self.devices:
+            self.devices = devices
             # Each waiter holds the event of the list that it has sent.
-            changed, self._changed = self._changed, asyncio.Event()
+            changed, self.changed = self.changed, asyncio.Event()
             changed.set()
 
     def read(self) -> DevicePluginReading:
         self._latest.read()
-        healthy = sum(device.healthy for device in self._devices)
-        return DevicePluginReading(
-            tuple(
-                OfferedResource(
-                    each.name,
-                    healthy * each.shares_per_gpu,
-                    (len(self._devices) - healthy) * each.shares_per_gpu,
-                )
-                for each in self._resources
-            ),
-            self._registrations,
-        )
+        healthy = sum(device.healthy for device in self.devices)
+        faulty = len(self.devices) - healthy
+        offered = ((each.name, healthy * each.shares_per_gpu, faulty * each.shares_per_gpu) for each in self._resources)
+        return DevicePluginReading(tuple(OfferedResource(*each) for each in offered), self._registrations)
 
     async def run(self) -> None:
         """Serve until cancelled, across restarts of the kubelet."""
@@ -101,47 +95,40 @@ class DevicePlugin:
 
     async def _follow(self) -> None:
         """Ends with an exception, when the kubelet cannot be reached."""
-        try:
-            import grpc.aio
-        except ImportError:
-            raise SourceAbsent(
-                "the kubelet requires gRPC, and the Python package grpcio is not installed",
-                "pip install 'gpucommons[kubernetes]'",
-            ) from None
-        while not self._devices:
-            await self._changed.wait()
+        while not self.devices:
+            await self.changed.wait()
         while True:
-            kubelet = _kubelet(self._directory)
+            kubelet = self._kubelet_start()
             async with AsyncExitStack() as servers:
                 for resource in self._resources:
                     await servers.enter_async_context(self._served(resource))
-                try:
-                    await self._register()
-                except grpc.aio.AioRpcError as error:
-                    raise _refused(error, self._directory) from None
+                await self._register()
                 self._latest.succeed(True)
                 self._backoff.reset()
                 # The kubelet announces its start by its socket only: there is no event to wait for.
-                while self._is_current(kubelet):  # noqa: ASYNC110
+                while self._kubelet_start() == kubelet and all(map(os.path.lexists, self._sockets())):  # noqa: ASYNC110
                     await asyncio.sleep(self._look_every_s)
 
-    def _is_current(self, kubelet: tuple[int, int]) -> bool:
-        """Whether the kubelet is the one that we registered with, and all sockets are still there."""
-        sockets = (self._directory / each.socket_name for each in self._resources)
-        return _kubelet(self._directory) == kubelet and all(map(os.path.lexists, sockets))
+    def _kubelet_start(self) -> tuple[int, int]:
+        """Identifies the kubelet's socket: another one is another start of the kubelet."""
+        found = check_kubelet(str(self._kubelet), DIRECTORY)
+        return found.st_ino, found.st_mtime_ns
+
+    def _sockets(self) -> Iterator[Path]:
+        return (self._directory / each.socket_name for each in self._resources)
 
     @asynccontextmanager
     async def _served(self, resource: ShareResource) -> AsyncIterator[None]:
         import grpc
         import grpc.aio
 
-        served = _Service(self, resource)
+        service = _Service(self, resource)
         handlers: dict[str, Any] = {
-            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(served.options),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(served.list_and_watch),
-            "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(served.prefer),
-            "Allocate": grpc.unary_unary_rpc_method_handler(served.allocate),
-            "PreStartContainer": grpc.unary_unary_rpc_method_handler(served.nothing),
+            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(service.options),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(service.list_and_watch),
+            "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(service.prefer),
+            "Allocate": grpc.unary_unary_rpc_method_handler(service.allocate),
+            "PreStartContainer": grpc.unary_unary_rpc_method_handler(service.nothing),
         }
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
@@ -163,41 +150,20 @@ class DevicePlugin:
         import grpc.aio
 
         options = (("grpc.enable_http_proxy", 0),)
-        async with grpc.aio.insecure_channel(f"unix:{self._directory / _KUBELET}", options) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options) as channel:
             register: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(messages.REGISTER)
             for resource in self._resources:
-                await register(messages.register_request(resource.socket_name, resource.name), timeout=_TIMEOUT_S)
+                try:
+                    await register(messages.register_request(resource.socket_name, resource.name), timeout=_TIMEOUT_S)
+                except grpc.aio.AioRpcError as error:
+                    why = " ".join((error.details() or error.code().name).split())[:200]
+                    refused = f"the kubelet at {self._kubelet} does not register the device plugin: {why}"
+                    raise SourceError("refused", refused) from None
                 self._registrations += 1
-
-    # What the kubelet asks of one resource.
-
-    async def watched(self, resource: ShareResource) -> AsyncIterator[bytes]:
-        while True:
-            changed = self._changed
-            yield messages.device_list(self._devices, resource.shares_per_gpu)
-            await changed.wait()
-
-    def preferred(self, resource: ShareResource, request: bytes) -> bytes:
-        return messages.preference_answer(
-            preferred_shares(
-                each.available,
-                each.must_include,
-                each.size,
-                self._allocated,
-                resource.shares_per_gpu,
-                self._placement,
-            )
-            for each in messages.preference_requests(request)
-        )
-
-    async def granted(self, resource: ShareResource, request: bytes) -> bytes:
-        asked = messages.allocate_requests(request)
-        injection = await self._injector({device_uuid(share) for shares in asked for share in shares})
-        return messages.allocate_answer(grant(shares, self._devices, resource, injection) for shares in asked)
 
 
 class _Service:
-    """The methods of the API for one resource. A request that cannot be fulfilled is an error of the call."""
+    """What the kubelet asks of one resource. A request that cannot be fulfilled is an error of the call."""
 
     def __init__(self, plugin: DevicePlugin, resource: ShareResource) -> None:
         self._plugin = plugin
@@ -210,45 +176,34 @@ class _Service:
         return messages.EMPTY
 
     async def list_and_watch(self, request: bytes, context: object) -> AsyncIterator[bytes]:
-        async for devices in self._plugin.watched(self._resource):
-            yield devices
+        while True:
+            changed = self._plugin.changed
+            yield messages.device_list(self._plugin.devices, self._resource.shares_per_gpu)
+            await changed.wait()
 
-    async def prefer(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
-        import grpc
+    async def prefer(self, request: bytes, context: "Context") -> bytes:
+        plugin, shares_per_gpu = self._plugin, self._resource.shares_per_gpu
+        async with _errors_of(context):
+            return messages.preference_answer(
+                preferred_shares(*each, plugin.allocated, shares_per_gpu, plugin.placement)
+                for each in messages.preference_requests(request)
+            )
 
-        try:
-            return self._plugin.preferred(self._resource, request)
-        except BrokenMessage as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request has {error}")
-
-    async def allocate(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
-        import grpc
-
-        try:
-            return await self._plugin.granted(self._resource, request)
-        except BrokenMessage as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request has {error}")
-        except UnknownShare as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+    async def allocate(self, request: bytes, context: "Context") -> bytes:
+        async with _errors_of(context):
+            asked = messages.allocate_requests(request)
+            injection = await self._plugin.injector({device_uuid(share) for shares in asked for share in shares})
+            given = (grant(shares, self._plugin.devices, self._resource, injection) for shares in asked)
+            return messages.allocate_answer(given)
 
 
-def _kubelet(directory: Path) -> tuple[int, int]:
-    """Identifies the kubelet's socket: another one is another start of the kubelet."""
-    path = directory / _KUBELET
+@asynccontextmanager
+async def _errors_of(context: "Context") -> AsyncIterator[None]:
+    import grpc
+
     try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise SourceAbsent(
-            f"there is no kubelet socket at {path}",
-            f"on a Kubernetes node, mount {DIRECTORY} into the agent's container",
-        ) from None
-    except PermissionError:
-        raise SourceError("denied", f"no permission to open {path}: run the agent as root") from None
-    return found.st_ino, found.st_mtime_ns
-
-
-def _refused(error: "grpc.aio.AioRpcError", directory: Path) -> SourceError:
-    detail = " ".join((error.details() or error.code().name).split())[:200]
-    return SourceError(
-        "refused", f"the kubelet at {directory / _KUBELET} does not register the device plugin: {detail}"
-    )
+        yield
+    except BrokenMessage as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request has {error}")
+    except UnknownShare as error:
+        await context.abort(grpc.StatusCode.NOT_FOUND, str(error))

@@ -6,14 +6,7 @@ The numbers of the fields are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1be
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from gpucommons.base.protobuf import (
-    flag_field,
-    message_field,
-    number_of,
-    submessages,
-    text_field,
-    texts_of,
-)
+from gpucommons.base.protobuf import flag_field, message_field, number_of, submessages, text_field, texts_of
 from gpucommons.kubernetes.shares import ContainerGrant, OfferedDevice, share_ids
 
 VERSION: Final = "v1beta1"

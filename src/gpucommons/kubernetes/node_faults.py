@@ -10,24 +10,16 @@ Rights: get nodes; patch nodes/status; create events; for the taint also patch n
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from gpucommons.base.backoff import Backoff
 from gpucommons.model.problems import Problem, ProblemKind
-from gpucommons.model.workloads import NodeFaultsReading
+from gpucommons.model.workloads import NodeFaultsReading, Pod
 from gpucommons.sources.kubernetes.api import ApiServer, ClusterAccess, in_cluster
-from gpucommons.sources.source import (
-    JsonObject,
-    Latest,
-    SourceError,
-    items,
-    keep_following,
-    mapping,
-    text,
-)
+from gpucommons.sources.source import JsonObject, Latest, SourceError, items, keep_following, mapping, text
 
 CONDITION: Final = "GPUProblem"
 TAINT_KEY: Final = "gpucommons.io/gpu-problem"
@@ -52,24 +44,15 @@ _CHECK_EVERY_S: Final = 300.0
 log = logging.getLogger(__name__)
 
 
-class HitPod(NamedTuple):
-    """A pod that has a share of a faulty GPU, or runs on it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
 @dataclass(frozen=True, slots=True)
 class FaultReport:
-    """What Kubernetes should know: the faults by key, gravest first, and the pods that each of them hits."""
+    """What Kubernetes should know: the faults by key, gravest first.
+
+    `pods` are, by the same key, those that have a share of the faulty GPU or run on it.
+    """
 
     faults: Mapping[str, Problem]
-    pods: Mapping[str, Sequence[HitPod]]
-
-    @property
-    def reason(self) -> str:
-        return _reason(next(iter(self.faults.values())))
+    pods: Mapping[str, Sequence[Pod]]
 
     @property
     def message(self) -> str:
@@ -79,33 +62,28 @@ class FaultReport:
 NO_FAULTS: Final = FaultReport({}, {})
 
 
-def _reason(problem: Problem) -> str:
-    return _REASONS[problem.kind]
-
-
 # What to change in the node's object. Pure: the object as the API server has it goes in.
 
 
 def condition_patch(node: JsonObject, report: FaultReport, now: str) -> object | None:
     """A strategic merge patch of the status; None if nothing has to change."""
     before = _condition(node)
-    if before is not None and not _is_ours(before):
+    if before and text(before.get("reason")) not in _REASONS.values():
         return None
-    if not report.faults:
-        return None if before is None else _conditions({"type": CONDITION, "$patch": "delete"})
-    same = before is not None and text(before.get("status")) == "True"
-    if before is not None and same and text(before.get("message")) == report.message:
-        return None
-    return _conditions(
-        {
-            "type": CONDITION,
+    is_set = text(before.get("status")) == "True"
+    if report.faults and not (is_set and text(before.get("message")) == report.message):
+        changed = {
             "status": "True",
-            "reason": report.reason,
+            "reason": _REASONS[next(iter(report.faults.values())).kind],
             "message": report.message,
             "lastHeartbeatTime": now,
-            "lastTransitionTime": text(before.get("lastTransitionTime")) if before is not None and same else now,
+            "lastTransitionTime": text(before.get("lastTransitionTime")) if is_set else now,
         }
-    )
+    elif before and not report.faults:
+        changed = {"$patch": "delete"}
+    else:
+        return None
+    return {"status": {"conditions": [{"type": CONDITION} | changed]}}
 
 
 def taint_patch(node: JsonObject, required: bool) -> object | None:
@@ -124,25 +102,31 @@ def taint_patch(node: JsonObject, required: bool) -> object | None:
 
 def unreported(node: JsonObject, report: FaultReport) -> list[str]:
     """The keys of faults that the condition does not show yet: they get events."""
-    before = _condition(node)
-    shown = "" if before is None else text(before.get("message"))
+    shown = text(_condition(node).get("message"))
     return [key for key, problem in report.faults.items() if problem.sentence not in shown]
 
 
-def _condition(node: JsonObject) -> JsonObject | None:
+def _condition(node: JsonObject) -> JsonObject:
+    """Empty if the node has none."""
     conditions = map(mapping, items(mapping(node.get("status")).get("conditions")))
-    return next((each for each in conditions if text(each.get("type")) == CONDITION), None)
+    return next((each for each in conditions if text(each.get("type")) == CONDITION), {})
 
 
-def _is_ours(condition: JsonObject) -> bool:
-    return text(condition.get("reason")) in _REASONS.values()
+def events(node: str, report: FaultReport, new: Iterable[str], now: str) -> Iterator[tuple[str, object]]:
+    """The events on the node and on the pods, each with its namespace. Events of nodes are in `default`."""
+    of_node = {"kind": "Node", "apiVersion": "v1", "name": node, "uid": node}
+    if not report.faults:
+        yield "default", _event("default", of_node, node, _ENDED, "The GPUs of this node work again.", now)
+    for key in new:
+        problem = report.faults[key]
+        reason, message = _REASONS[problem.kind], f"{problem.sentence} {problem.remedy}"
+        yield "default", _event("default", of_node, node, reason, message, now)
+        for pod in report.pods.get(key, ()):
+            of_pod = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+            yield pod.namespace, _event(pod.namespace, of_pod, node, reason, message, now)
 
 
-def _conditions(condition: Mapping[str, str]) -> object:
-    return {"status": {"conditions": [condition]}}
-
-
-def _event(about: JsonObject, namespace: str, node: str, reason: str, message: str, kind: str, now: str) -> object:
+def _event(namespace: str, about: Mapping[str, str], node: str, reason: str, message: str, now: str) -> object:
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -150,7 +134,7 @@ def _event(about: JsonObject, namespace: str, node: str, reason: str, message: s
         "involvedObject": about,
         "reason": reason,
         "message": message[:_LONGEST_MESSAGE],
-        "type": kind,
+        "type": "Normal" if reason == _ENDED else "Warning",
         "source": {"component": "gpucommons", "host": node},
         "reportingComponent": "gpucommons",
         "reportingInstance": node,
@@ -233,27 +217,9 @@ class NodeFaults:
             await api.send("PATCH", path, taint, _MERGE)
         if patch is not None:
             await api.send("PATCH", f"{path}/status", patch, _STRATEGIC)
-            await self._send_events(api, name, required, new, now)
-
-    async def _send_events(
-        self, api: ApiServer, node: str, required: FaultReport, new: Iterable[str], now: str
-    ) -> None:
-        about: JsonObject = {"kind": "Node", "apiVersion": "v1", "name": node, "uid": node}
-        if not required.faults:
-            ended = "The GPUs of this node work again."
-            await self._send_event(api, "default", _event(about, "default", node, _ENDED, ended, "Normal", now))
-        for key in new:
-            problem = required.faults[key]
-            reason, message = _reason(problem), f"{problem.sentence} {problem.remedy}"
-            await self._send_event(api, "default", _event(about, "default", node, reason, message, "Warning", now))
-            for pod in required.pods.get(key, ()):
-                hit: JsonObject = {"kind": "Pod", "apiVersion": "v1", "uid": pod.uid} | pod._asdict()
-                event = _event(hit, pod.namespace, node, reason, message, "Warning", now)
-                await self._send_event(api, pod.namespace, event)
-
-    async def _send_event(self, api: ApiServer, namespace: str, event: object) -> None:
-        """An event is news, not state: one that cannot be written, as in a namespace that ends, is lost."""
-        try:
-            await api.send("POST", f"/api/v1/namespaces/{namespace}/events", event)
-        except SourceError as error:
-            log.warning("cannot write an event: %s", error)
+            for namespace, event in events(name, required, new, now):
+                # An event is news, not state: one that cannot be written, as in a namespace that ends, is lost.
+                try:
+                    await api.send("POST", f"/api/v1/namespaces/{namespace}/events", event)
+                except SourceError as error:
+                    log.warning("cannot write an event: %s", error)

@@ -32,33 +32,13 @@ class ShareMount(NamedTuple):
     read_only: bool = True
 
 
-class ShareLibrary(NamedTuple):
-    """The library of nvshare or XPUShare, which its own installation puts on the host."""
-
-    container_path: str
-    host_path: str
-    socket: str
-
-    @property
-    def mounts(self) -> tuple[ShareMount, ...]:
-        return ShareMount(self.container_path, self.host_path), ShareMount(self.socket, self.socket)
-
-
-NVSHARE_LIBRARY: Final = ShareLibrary(
-    "/usr/lib/nvshare/libnvshare.so", "/var/run/nvshare/libnvshare.so", "/var/run/nvshare/scheduler.sock"
-)
-XPUSHARE_LIBRARY: Final = ShareLibrary(
-    "/usr/lib/xpushare/libxpushare.so", "/var/run/xpushare/libxpushare.so", "/var/run/xpushare/scheduler.sock"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class ShareResource:
-    """One extended resource of the node. `library` is None where the containers get none."""
+    """One extended resource of the node. `library` is nvshare or xpushare where the containers get its library."""
 
     name: str
     shares_per_gpu: int
-    library: ShareLibrary | None = None
+    library: Literal["nvshare", "xpushare"] | None = None
 
     @property
     def socket_name(self) -> str:
@@ -185,16 +165,16 @@ def grant(
             raise UnknownShare(f"{resource.name} has no share {share}")
         uuids[known[share]] = None
     environment: dict[str, str] = {}
-    mounts: tuple[ShareMount, ...] = ()
-    cdi: tuple[str, ...] = ()
-    if injection == "cdi":
-        cdi = tuple(f"{CDI_KIND}={uuid}" for uuid in uuids)
-    elif injection == "mounts":
+    mounts: list[ShareMount] = []
+    if injection == "mounts":
         environment["NVIDIA_VISIBLE_DEVICES"] = MOUNTED_DEVICES
-        mounts = tuple(ShareMount(f"{MOUNTED_DEVICES}/{uuid}", "/dev/null", read_only=False) for uuid in uuids)
-    else:
+        mounts += (ShareMount(f"{MOUNTED_DEVICES}/{uuid}", "/dev/null", read_only=False) for uuid in uuids)
+    elif injection == "environment":
         environment["NVIDIA_VISIBLE_DEVICES"] = ",".join(uuids)
-    if resource.library is not None:
-        environment["LD_PRELOAD"] = resource.library.container_path
-        mounts += resource.library.mounts
-    return ContainerGrant(environment, mounts, cdi)
+    if (name := resource.library) is not None:
+        # Its own installation puts both files on the host.
+        library, socket = f"/usr/lib/{name}/lib{name}.so", f"/var/run/{name}/scheduler.sock"
+        environment["LD_PRELOAD"] = library
+        mounts += (ShareMount(library, f"/var/run/{name}/lib{name}.so"), ShareMount(socket, socket))
+    cdi_devices = tuple(f"{CDI_KIND}={uuid}" for uuid in uuids) if injection == "cdi" else ()
+    return ContainerGrant(environment, tuple(mounts), cdi_devices)

@@ -135,14 +135,9 @@ class PodDevicesFollower:
 
     async def _follow(self) -> None:
         """One connection, until a call on it fails: always ends with an exception."""
-        _check_socket(self._socket)
-        try:
-            import grpc.aio
-        except ImportError:
-            raise SourceAbsent(
-                "the kubelet requires gRPC, and the Python package grpcio is not installed",
-                "pip install 'gpucommons[kubernetes]'",
-            ) from None
+        check_kubelet(self._socket)
+        import grpc.aio
+
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", _CHANNEL_OPTIONS) as channel:
             while True:
                 try:
@@ -172,23 +167,30 @@ class PodDevicesFollower:
         return await call(EMPTY_REQUEST, timeout=self._timeout_s)
 
 
-def _check_socket(path: str) -> None:
-    """Report what is wrong with the socket: gRPC would report everything as unavailable."""
+def check_kubelet(socket: str, mounted: str = os.path.dirname(DEFAULT_SOCKET)) -> os.stat_result:
+    """Report why the kubelet cannot be asked at this socket: gRPC would report everything as unavailable.
+
+    `mounted` is the directory of the node that the agent's container needs. Raises SourceAbsent and SourceError.
+    """
     try:
-        os.stat(path)
+        found = os.stat(socket)
+        if not os.access(socket, os.R_OK | os.W_OK):
+            raise PermissionError
     except FileNotFoundError:
         raise SourceAbsent(
-            f"there is no kubelet socket at {path}",
-            "on a Kubernetes node, mount /var/lib/kubelet/pod-resources into the agent's container",
+            f"there is no kubelet socket at {socket}",
+            f"on a Kubernetes node, mount {mounted} into the agent's container",
         ) from None
     except PermissionError:
-        raise _denied(path) from None
-    if not os.access(path, os.R_OK | os.W_OK):
-        raise _denied(path)
-
-
-def _denied(path: str) -> SourceError:
-    return SourceError("denied", f"no permission to open {path}: run the agent as root")
+        raise SourceError("denied", f"no permission to open {socket}: run the agent as root") from None
+    try:
+        import grpc.aio  # noqa: F401
+    except ImportError:
+        raise SourceAbsent(
+            "the kubelet requires gRPC, and the Python package grpcio is not installed",
+            "pip install 'gpucommons[kubernetes]'",
+        ) from None
+    return found
 
 
 def _failure_of(error: "grpc.aio.AioRpcError", path: str) -> SourceError:
