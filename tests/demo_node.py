@@ -82,7 +82,8 @@ from gpucommons.model.snapshot import Readings
 from gpucommons.model.words import By
 from gpucommons.owners.slot_states import judge
 from gpucommons.simulation import lab_host
-from gpucommons.simulation.scenario import Scenario, simulated_source, wobble
+from gpucommons.simulation.day import wobble
+from gpucommons.simulation.scenario import Scenario, simulated_source
 from gpucommons.sources.source import Source
 
 GIB = 2**30

@@ -11,8 +11,8 @@ from gpucommons.model.ownership import WHOLE_SM, Portion, ProcessShare
 from gpucommons.model.process_identity import ProcessTable, TreeActivity
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.limits import LimitKind, ProgramLimit, limits_of
+from gpucommons.simulation.day import DAY_S
 from gpucommons.simulation.lab_jobs import JOBS
-from gpucommons.simulation.scenario import DAY_S
 from played import snapshot_of
 from simulation.played_lab import PlayedLab
 

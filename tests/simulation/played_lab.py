@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gpucommons.agent.sources import with_attribution
 from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.owners.attribution_stage import ProcessSources
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.simulation.scenarios import SCENARIOS
 
@@ -16,7 +17,7 @@ class PlayedLab:
         self._now_s = 0.0
         self.sources = scenario.sources(1.0, lambda: self._now_s)
         assert scenario.world is not None
-        self._sources, self._attribute = with_attribution(self.sources, scenario.world)
+        self._sources, self._attribute = with_attribution(self.sources, ProcessSources(*scenario.world))
         self._allocate = AllocationStage(monotonic=lambda: self._now_s)
         self.at(0.0)
 

@@ -10,7 +10,7 @@ from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.exposition.families import MetricType
 from gpucommons.model.snapshot import Readings
-from gpucommons.simulation.scenario import DAY_S
+from gpucommons.simulation.day import DAY_S
 from simulation.played_lab import PlayedLab
 
 LAB = PlayedLab()
@@ -49,6 +49,7 @@ EMPTY = {
     "nvidia_smi_last_": "filled by a running agent",
     "nvidia_smi_failed_": "likewise",
     "node_exporter_build_info": "filled by a running agent",
+    "ds01_exporter_info": "likewise",
     "node_cpu_isolated": "the lab isolates no CPU",
     "node_disk_filesystem_info": "no whole disk has a file system",
     "node_disk_device_mapper_info": "the lab has no device mapper",

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from gpucommons.model.gpu import Gpu, GpuReading
 from gpucommons.model.problems import HealthLevel
 from gpucommons.rules.health import gpu_health_of
+from gpucommons.simulation.day import DAY_S
 from gpucommons.simulation.lab_gpus import GPUS, LabGpus
 from gpucommons.simulation.lab_host import LabProcesses
 from gpucommons.simulation.lab_jobs import JOBS
-from gpucommons.simulation.scenario import DAY_S
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_FROM_S, LOST_GPU, LOST_UNTIL_S, XID_BURST, XID_GPU, FaultyGpus
 from unhurried import costly
 

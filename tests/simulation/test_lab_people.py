@@ -12,9 +12,9 @@ from gpucommons.model.ownership import Attribution, OwnerKind
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.viewer import Viewer
 from gpucommons.rules.privacy import seen_by
+from gpucommons.simulation.day import DAY_S
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import GROUP_OF, PEOPLE, RUNS
-from gpucommons.simulation.scenario import DAY_S
 from gpucommons.simulation.scenarios import LOST_FROM_S, LOST_UNTIL_S
 from simulation.played_lab import PlayedLab
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucommons.model.sharing import HistogramReading, SharingReading
+from gpucommons.simulation.day import DAY_S
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_sharing import SHARED_GPUS, LabSharing
-from gpucommons.simulation.scenario import DAY_S
 
 GPUS = LabGpus(1.7e9)
 SHARING = LabSharing(GPUS)

@@ -9,7 +9,7 @@ import yaml
 
 from gpucommons.faces.dialects.all import DIALECTS
 from gpucommons.faces.exposition.exposition import Exposition
-from gpucommons.simulation.scenario import DAY_S
+from gpucommons.simulation.day import DAY_S
 from needs import needs_program
 from parsing import Series, parsed
 from simulation.played_lab import PlayedLab

@@ -198,7 +198,7 @@ def _node_sources(
 def _world(settings: Settings, scenario: Scenario | None) -> ProcessSources | None:
     """Where processes are looked up; None where there is no attribution."""
     if scenario is not None:
-        return scenario.world
+        return None if scenario.world is None else ProcessSources(*scenario.world)
     return this_machine(Path(settings.path.procfs)) if sys.platform == "linux" else None
 
 

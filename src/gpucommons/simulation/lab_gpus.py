@@ -24,8 +24,8 @@ from gpucommons.model.gpu import (
     NvLinkRates,
     XidRecord,
 )
+from gpucommons.simulation.day import wobble
 from gpucommons.simulation.lab_jobs import FixedLoad, JobUse, LabJob, LabLoad, total_use
-from gpucommons.simulation.scenario import wobble
 
 GPUS = 8
 SEED = 20

@@ -35,8 +35,8 @@ from gpucommons.model.host import (
     Uname,
 )
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
+from gpucommons.simulation.day import daylight, daylight_seconds, wobble
 from gpucommons.simulation.lab_jobs import FixedLoad, LabLoad
-from gpucommons.simulation.scenario import daylight, daylight_seconds, wobble
 from gpucommons.sources.host.processes import Busiest
 
 # The host of scenario lab: a 64-core server of a research group, its CPUs, memory, pressure and processes.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.simulation.scenario import daylight, wobble
+from gpucommons.simulation.day import daylight, wobble
 
 # The turns of scenario lab: on each of two GPUs the clients run one after the other, in a fixed round.
 #

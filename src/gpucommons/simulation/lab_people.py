@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from gpucommons.model.names import short_command
 from gpucommons.model.workloads import JobMappingReading, MappedJob, UserSlice, UsersReading
-from gpucommons.simulation.scenario import daylight, wobble
+from gpucommons.simulation.day import daylight, wobble
 
 # The users of scenario lab: six users in two groups, usage of their slices, and SSH sessions.
 

@@ -29,7 +29,7 @@ from gpucommons.model.workloads import (
     PodDevicesReading,
     PodReading,
 )
-from gpucommons.owners.attribution_stage import ProcessSources
+from gpucommons.simulation.day import DAY_S, daylight, wobble
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import JOBS, FixedLoad, LabJob, LabLoad
 from gpucommons.simulation.lab_people import (
@@ -45,7 +45,6 @@ from gpucommons.simulation.lab_people import (
     LabNames,
     Person,
 )
-from gpucommons.simulation.scenario import DAY_S, daylight, wobble
 
 # The containers of scenario lab: each way to start one, active and idle ones, and one that DS01 does not manage.
 
@@ -404,6 +403,15 @@ class LabCommands:
         return tuple(self._by_pid.get(key.pid, "").split())
 
 
-def lab_world(load: LabLoad | None = None) -> ProcessSources:
+class LabWorld(NamedTuple):
+    """Stand-ins for what reads processes and users, and which processes are visible."""
+
+    reader: LabProcessReader
+    view: PidView
+    users: LabNames
+    commands: LabCommands
+
+
+def lab_world(load: LabLoad | None = None) -> LabWorld:
     view = PidView(PidScope.HOST, "the scenario shows every process of its host")
-    return ProcessSources(LabProcessReader(load or FixedLoad()), view, LabNames(), LabCommands())
+    return LabWorld(LabProcessReader(load or FixedLoad()), view, LabNames(), LabCommands())

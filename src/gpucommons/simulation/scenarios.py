@@ -31,12 +31,13 @@ from gpucommons.model.workloads import (
     UsersReading,
 )
 from gpucommons.simulation import lab_host, lab_people, lab_workloads
+from gpucommons.simulation.day import DAY_S
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import LabLoad
 from gpucommons.simulation.lab_people import LabUsers
 from gpucommons.simulation.lab_sharing import LabSharing
 from gpucommons.simulation.lab_workloads import CONTAINER_UIDS, LabContainers, lab_world
-from gpucommons.simulation.scenario import DAY_S, Scenario, simulated_source
+from gpucommons.simulation.scenario import Scenario, simulated_source
 from gpucommons.sources.source import Source
 
 # Scenario faults: the lab, where GPU 3 falls off the bus and comes back, GPU 5 reports XIDs, and GPU 1 overheats.

@@ -13,6 +13,7 @@ from gpucommons.leases.protocol import Line, RunRequest
 from gpucommons.leases.service.service import LeaseClient, LeaseService
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
+from gpucommons.pauser.client import PauserSettings
 from gpucommons.simulation import lab_host
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.lab_jobs import LabJob
@@ -144,8 +145,9 @@ class SharedLab:
         plain = SCENARIOS[name]
         self.scenario = Scenario(name, plain.summary, self._sources, lab_world(self.load))
 
-    def pauser(self, max_pause_s: float) -> SimulatedPauser:
-        return SimulatedPauser(self.load, max_pause_s)
+    def pauser(self, max_pause_s: float) -> PauserSettings:
+        """A new pauser, of the lab's programs alone."""
+        return PauserSettings(max_pause_s=max_pause_s, stand_in=SimulatedPauser(self.load, max_pause_s).connect)
 
     def free_memory(self, devices: Iterable[str]) -> Mapping[str, int]:
         found = {device: self.gpus.free_bytes(device, self._elapsed_s()) for device in devices}

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from attribution.builders import gpu
-from gpucommons import __version__
 from gpucommons.faces.dialects.dcgm import DCGM
 from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import Gpu, MigInstance
-from gpucommons.model.snapshot import Readings, Snapshot, SourceState
+from gpucommons.model.snapshot import AgentReading, Readings, Snapshot, SourceState
 from gpucommons.model.workloads import Container, Ds01Entry, Ds01Reading, UserSlice, UsersReading
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
@@ -43,12 +42,13 @@ def family(found: Series, name: str) -> dict[tuple[tuple[str, str], ...], float]
 
 def lab(*more: Any, **others: Any) -> Readings:
     thesis, busy = managed("thesis", "alice", "1:0"), managed("busy", "bob", "0")
-    return readings(thesis, busy, *more, gpus=(gpu(0), SPLIT), processes=[process(busy)], **others)
+    agent = AgentReading("0.9", 0.0, None, None, None, None)
+    return readings(thesis, busy, *more, gpus=(gpu(0), SPLIT), processes=[process(busy)], agent=agent, **others)
 
 
 def test_examples_of_ds01s_documentation() -> None:
     found = series(lab())
-    assert value(found, "ds01_exporter_info", version=__version__, type="gpucommons") == 1
+    assert value(found, "ds01_exporter_info", version="0.9", type="gpucommons") == 1
     labels = {"gpu_slot": "1.0", "container": "thesis", "user": "alice", "interface": "orchestration"}
     assert value(found, "ds01_gpu_allocated", **labels, profile="3g.30gb") == 1
     whole = {**labels, "gpu_slot": "0", "container": "busy", "user": "bob", "profile": "full"}
@@ -293,8 +293,7 @@ def test_the_disk() -> None:
 
 
 def test_values_that_were_not_read_are_absent() -> None:
-    found = series(Readings())
-    assert {name for name, _ in found} == {"ds01_exporter_info"}
+    assert series(Readings()) == {}
     without_docker = series(replace(lab(), docker=None))
     assert "ds01_containers_total" not in {name for name, _ in without_docker}
 

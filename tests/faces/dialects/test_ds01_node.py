@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from attribution.builders import gpu, mig_instance, reading
-from gpucommons import __version__
 from gpucommons.faces.dialects.ds01 import DS01
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.ownership import Attribution
-from gpucommons.model.snapshot import Readings, Snapshot
+from gpucommons.model.snapshot import AgentReading, Readings, Snapshot
 from gpucommons.model.workloads import ContainerReading
 from gpucommons.owners.holding_stage import AllocationStage
 from gpucommons.owners.slots import slice_owner
@@ -73,7 +72,7 @@ CONTAINERS = (
 )
 
 EXPECTED = f"""
-ds01_exporter_info{{version="{__version__}",type="gpucommons"}} 1
+ds01_exporter_info{{version="0.9",type="gpucommons"}} 1
 ds01_gpu_slot_info{{gpu="0",slot="0",gpu_uuid="GPU-0",mig_enabled="false"}} 1
 ds01_gpu_slot_info{{gpu="1",slot="1",gpu_uuid="GPU-1",mig_enabled="false"}} 1
 ds01_mig_slot_info{{gpu="2",gpu_i_id="3",slot="2.0",mig_uuid="MIG-2-3"}} 1
@@ -196,6 +195,7 @@ def exposed(root: Path, now_s: float = NOW_S) -> str:
         events=events.read(),
         ds01=Ds01StateReader(root / "log/gpu-state.json").read(),
         attribution=Attribution((), (), (), (), VIEW),
+        agent=AgentReading("0.9", 0.0, None, None, None, None),
     )
     snapshot = Snapshot(0, 0.0, now_s, "ds01", readings=AllocationStage()(readings))
     body, _ = Exposition(lambda: snapshot, [DS01]).metrics("ds01", False, gzip=False)

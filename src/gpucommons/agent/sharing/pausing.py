@@ -1,7 +1,6 @@
-"""Which pauser the agent uses, and the pausing of programs on leased GPUs where programs are not shared."""
+"""Whose programs the agent pauses, and the pausing of programs on leased GPUs where programs are not shared."""
 
 import os
-from pathlib import Path
 from typing import Final, Protocol
 
 from gpucommons.agent.sharing.rules import program_rules
@@ -9,39 +8,32 @@ from gpucommons.agent.sharing.settings import enforces_leases
 from gpucommons.config.settings import Settings
 from gpucommons.model.leases import TrespassReport
 from gpucommons.model.snapshot import Snapshot
-from gpucommons.pauser.client import PauserSettings
-from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.scheduler.programs.exemptions import TrespassStanding
 from gpucommons.scheduler.programs.jobs import read_programs
-from gpucommons.scheduler.service.enforcement import LEASED, NOT_GIVEN, EnforcementTerms, EnforcementThread
+from gpucommons.scheduler.service.enforcement import (
+    LEASED,
+    NOT_GIVEN,
+    EnforcementTerms,
+    EnforcementThread,
+    choose_pauser,
+)
 from gpucommons.sources.source import Source
-
-# Which pauser the agent uses, and on which terms programs on leased GPUs are paused.
 
 # Without readings for so long, programs that were paused for a lease run again.
 _LEAST_STALE_S: Final = 10.0
 _STALE_INTERVALS: Final = 5
 
 
-def pauser_settings(settings: Settings) -> PauserSettings:
+def pauses_others(settings: Settings) -> bool:
+    """Whether programs of other users are paused as well."""
     scheduler = settings.scheduler
-    backend = {"driver": "cuda", "freeze": "freeze"}[scheduler.pause]
-    files = Path(settings.parking.device_files)
-    return PauserSettings(_socket(settings), backend=backend, max_pause_s=scheduler.max_pause_s, device_files=files)
-
-
-def _socket(settings: Settings) -> Path | None:
-    """None: the agent starts its own pauser. Only root may pause the programs of others."""
-    scheduler = settings.scheduler
-    if scheduler.pauser_socket:
-        return Path(scheduler.pauser_socket)
-    others = scheduler.share_programs == "all" or (not scheduler.shares_programs and enforces_leases(settings))
-    return SERVICE_SOCKET if others and os.geteuid() != 0 else None
+    return scheduler.share_programs == "all" or (not scheduler.shares_programs and enforces_leases(settings))
 
 
 def enforcement_terms(settings: Settings) -> EnforcementTerms:
     """Raises ConfigError."""
-    own_only = os.geteuid() != 0 and _socket(settings) is None
+    pauser = choose_pauser(settings.scheduler, settings.parking, pauses_others(settings))
+    own_only = os.geteuid() != 0 and pauser.socket_path is None
     stale_after_s = max(_LEAST_STALE_S, _STALE_INTERVALS * settings.sampling.interval_s)
     words = NOT_GIVEN if settings.slurm.pause_outside_allocation else LEASED
     return EnforcementTerms(own_only, stale_after_s, program_rules(settings), words)
@@ -62,7 +54,8 @@ class Enforcing:
     """Without leases it does nothing: the pauser sleeps."""
 
     def __init__(self, settings: Settings) -> None:
-        self.thread = EnforcementThread(pauser_settings(settings), enforcement_terms(settings))
+        pauser = choose_pauser(settings.scheduler, settings.parking, pauses_others(settings))
+        self.thread = EnforcementThread(pauser, enforcement_terms(settings))
 
     def sources(self) -> list[Source]:
         return []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpucommons.agent.sharing.lease_room import lease_claims
-from gpucommons.agent.sharing.pausing import enforcement_terms, pauser_settings
+from gpucommons.agent.sharing.pausing import enforcement_terms, pauses_others
 from gpucommons.agent.sharing.rules import client_rules, priority_classes, program_rules
 from gpucommons.agent.sharing.settings import check_scheduler, enforces_leases
 from gpucommons.base.process_starts import ProcessStarts
@@ -29,7 +29,6 @@ from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.words import SharingClass
 from gpucommons.model.workloads import PodReading, UsersReading
-from gpucommons.pauser.client import PauserSettings
 from gpucommons.rules.privacy import Privacy
 from gpucommons.rules.problems import outside_allocation
 from gpucommons.scheduler.parking.arrivals import GpuMemory
@@ -37,6 +36,7 @@ from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
 from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
+from gpucommons.scheduler.service.enforcement import choose_pauser
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread
@@ -151,14 +151,15 @@ def simulated_sharing(settings: Settings, lab: "SharedLab") -> "Sharing":
     """The scheduler for the programs of a scenario. It serves no client: those of this machine are not simulated."""
     check_scheduler(settings.scheduler)
     given = replace(settings.scheduler, share_programs="all", socket="", xpushare_socket="")
-    pauser = PauserSettings(max_pause_s=given.max_pause_s, stand_in=lab.pauser(given.max_pause_s).connect)
     parking = settings.parking if settings.parking.idle_after_s else _SIMULATED_PARKING
     thread = SchedulerThread(
         given,
         turn_pieces,
         client_rules(settings),
         privacy=_privacy(settings),
-        sharing=ProgramSharing(pauser, program_rules(settings), parking, lab.free_memory, host=lab.host),
+        sharing=ProgramSharing(
+            lab.pauser(given.max_pause_s), program_rules(settings), parking, lab.free_memory, host=lab.host
+        ),
         meter=lab.meter,
         control=(str(own_control_socket()),),
     )
@@ -179,7 +180,8 @@ def _control_sockets(settings: SchedulerSettings) -> tuple[str, ...]:
 def _program_sharing(settings: Settings) -> ProgramSharing | None:
     if not settings.scheduler.shares_programs:
         return None
-    pauser, rules = pauser_settings(settings), program_rules(settings)
+    pauser = choose_pauser(settings.scheduler, settings.parking, pauses_others(settings))
+    rules = program_rules(settings)
     enforces = enforces_leases(settings) or settings.slurm.pause_outside_allocation
     enforcement = enforcement_terms(settings) if enforces else None
     return ProgramSharing(pauser, rules, settings.parking, free_memory, enforcement, batch=_batch_system(settings))

@@ -5,7 +5,6 @@ DS01 manages containers on a shared GPU server. The agent reads its state, its e
 
 from collections.abc import Iterable, Iterator
 
-from gpucommons import __version__
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.exposition.families import Family, Point, counter, gauge, summed
 from gpucommons.model.allocations import (
@@ -28,7 +27,8 @@ EXPORTER_CATALOGUE = (INFO,)
 
 
 def collect_exporter(snapshot: Snapshot) -> Iterator[Family]:
-    yield INFO.value(1, __version__, "gpucommons")
+    if snapshot.readings.agent is not None:
+        yield INFO.value(1, snapshot.readings.agent.version, "gpucommons")
 
 
 # ds01_state_disk_bytes: the disk of DS01's state directory.

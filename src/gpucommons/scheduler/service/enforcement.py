@@ -11,10 +11,12 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
 from gpucommons.base.threads import LoopThread
+from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.leases import TrespassReport
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import State
@@ -25,6 +27,7 @@ from gpucommons.pauser.client import (
     Pauser,
     PauserSettings,
 )
+from gpucommons.pauser.places import SERVICE_SOCKET
 from gpucommons.pauser.protocol import Notice, NoticeKind
 from gpucommons.scheduler.programs.exemptions import (
     Circumstances,
@@ -309,3 +312,21 @@ class EnforcementThread:
         if self._enforcement is not None and self._pauser is not None:
             await self._enforcement.stop()
             await self._pauser.stop()
+
+
+# Which pauser stops and resumes programs, for turns and leases: one that runs as a service, or a child of the agent.
+
+
+def choose_pauser(scheduler: SchedulerSettings, parking: ParkingSettings, pauses_others: bool) -> PauserSettings:
+    """`pauses_others`: it has to pause programs of other users as well, which root alone may do."""
+    backend = {"driver": "cuda", "freeze": "freeze"}[scheduler.pause]
+    files = Path(parking.device_files)
+    socket = _socket(scheduler, pauses_others)
+    return PauserSettings(socket, backend=backend, max_pause_s=scheduler.max_pause_s, device_files=files)
+
+
+def _socket(scheduler: SchedulerSettings, pauses_others: bool) -> Path | None:
+    """None: a child of the agent."""
+    if scheduler.pauser_socket:
+        return Path(scheduler.pauser_socket)
+    return SERVICE_SOCKET if pauses_others and os.geteuid() != 0 else None
