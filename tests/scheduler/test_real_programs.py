@@ -9,7 +9,9 @@ from itertools import pairwise
 
 import pytest
 
+from gpucommons.model.gpu import DeviceActivity
 from gpucommons.scheduler.corun.coruns import Way
+from gpucommons.scheduler.corun.facts import MAX_SAMPLES
 from scheduler.gpu_models import Kind, RealModel
 from scheduler.phased import Job, PhasedSimulation, ReadSimulation, Stage
 from tiers import in_long_tier
@@ -112,6 +114,20 @@ def test_programs_that_work_when_the_scheduler_is_switched_on_take_turns_within_
         simulation.perform(simulation.policy.rejoin(job.client, simulation.now))
     rates = simulation.play(45.0)
     assert sum(rates.values()) >= 0.97
+
+
+def test_a_program_that_is_idle_when_the_scheduler_is_switched_off_is_not_light() -> None:
+    """Its work had just ended, and it had not rested yet: its next work counts."""
+    simulation = PhasedSimulation(RealModel())
+    (trainer,) = start_all(simulation, ["train"])
+    simulation.run(5.0)
+    coruns = simulation.gpu.phases.coruns
+    assert coruns.is_light(trainer.client.id) is False
+    for _ in range(MAX_SAMPLES // 2):
+        coruns.measured((trainer.client.id,), DeviceActivity(0.0, busy=0.0), simulation.now)
+    assert coruns.is_light(trainer.client.id)
+    simulation.perform(simulation.policy.switch(False, simulation.now))
+    assert coruns.is_light(trainer.client.id) is False
 
 
 @pytest.mark.long

@@ -97,6 +97,19 @@ def test_a_light_client_that_begins_to_use_the_gpu_is_seen_again_and_doubted_eve
     assert gaps[-1] >= 200
 
 
+def test_a_client_that_worked_in_bursts_is_seen_again_once_it_uses_an_equal_part() -> None:
+    facts = ClientFacts(0.0)
+    for second, busy in enumerate([0.97, 0.97, 0.0]):
+        facts.learn_alone(DeviceActivity(busy, busy=busy), float(second))
+    assert facts.light
+    for second in range(10, 16):
+        facts.use.learn(0.3, float(second))
+    facts.reset_if_changed(2, 15.0)
+    assert facts.light, "0.3 is less than an equal part of two"
+    facts.reset_if_changed(3, 15.0)
+    assert facts.light is None
+
+
 def test_what_was_measured_while_another_client_was_not_seen_does_not_count() -> None:
     facts = ClientFacts(0.0)
     facts.learn_alone(DeviceActivity(0.8, busy=0.9), 1.0)
@@ -263,6 +276,23 @@ def test_idleness_before_a_rest_does_not_make_a_client_light() -> None:
     assert coruns.is_light("a")
     coruns.rest("a")
     assert coruns.is_light("a") is False
+
+
+def test_the_rest_of_a_full_gpu_does_not_make_a_client_light() -> None:
+    """One client was idle for a moment when it was alone, and is taken to be light; both work all the time."""
+    coruns: Coruns[str] = Coruns()
+    coruns.phase({"a": "ann"}, 0.0)
+    coruns.measured(["a"], DeviceActivity(0.9, busy=0.97), 1.0)
+    coruns.phase({"b": "bob"}, 2.0)
+    for second, busy in enumerate([0.97, 0.97, 0.0], start=3):
+        coruns.measured(["b"], DeviceActivity(busy, busy=busy), float(second))
+    assert (coruns.is_light("a"), coruns.is_light("b")) == (False, True)
+    coruns.phase({"a": "ann", "b": "bob"}, 6.0)
+    coruns.measured(["a", "b"], DeviceActivity(0.87, busy=0.99), 7.0)
+    assert coruns.is_light("a") is False
+    coruns.measured(["a", "b"], DeviceActivity(0.6, busy=0.7), 8.0)
+    coruns.measured(["a", "b"], DeviceActivity(0.6, busy=0.7), 9.0)
+    assert coruns.is_light("a"), "the GPU had room: it did not want more"
 
 
 def test_a_measurement_of_clients_together_that_comes_after_the_look_was_chosen_is_not_of_one_alone() -> None:

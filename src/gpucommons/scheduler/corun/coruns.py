@@ -21,6 +21,7 @@ from gpucommons.scheduler.corun.facts import (
     ClientFacts,
     LatencyUse,
     Use,
+    is_quiet,
     progress_together,
 )
 
@@ -64,6 +65,8 @@ _DRIFT_AFTER_S: Final = 10.0
 # Fairness: an owner is deprived if it has less than this part of its share, over so many seconds. Use is read coarsely:
 # over a short time, only a large difference counts.
 _DEPRIVED: Final = ((0.8, USE_SPAN_S), (0.88, LONG_USE_SPAN_S))
+# A device that is busy for this share of the time has no room for more.
+_FULL: Final = 0.9
 # A device that is used for less of the time serves all.
 _SATURATED: Final = 0.7
 # An owner with light clients only counts as greedy above the second part of an equal share, where one with heavy
@@ -239,7 +242,11 @@ class Coruns(Generic[Client]):
         elif len(heavy) == 1:
             # Light clients ran along. What each of them does alone is not part of this one's.
             along = (facts[client].alone.mean for client in clients if client != heavy[0])
-            facts[heavy[0]].learn_alone(activity.without(one for one in along if one is not None), now_s)
+            rest = activity.without(mean for mean in along if mean is not None)
+            if is_quiet(rest) and not is_quiet(activity, _FULL):
+                # Those that ran along had less of a full GPU than alone: for how long it was busy is not known.
+                rest = rest._replace(busy=None)
+            facts[heavy[0]].learn_alone(rest, now_s)
         elif heavy:
             self._together.setdefault(frozenset(heavy), Activity()).learn(activity, now_s)
 

@@ -43,6 +43,11 @@ def mean_activity(samples: Iterable[DeviceActivity]) -> DeviceActivity:
     return DeviceActivity(sm, tensor, dram, fmean(busy) if busy else None)
 
 
+def is_quiet(sample: DeviceActivity, least_busy: float = _LIGHT_BUSY) -> bool:
+    """Whether the device was busy for less of the time. Where that is not measured: no."""
+    return sample.busy is not None and sample.busy < least_busy
+
+
 class Activity:
     """The mean of the last samples of a client alone, or of a set of clients together."""
 
@@ -215,7 +220,9 @@ class ClientFacts:
         # After each look that confirmed what was known, the next doubt comes later.
         if now_s < self.looked_s + _DOUBT_S * _DOUBT_FACTOR**self.doubts:
             return
-        if used > max(_CHANGED_RATIO * alone.busy + _CHANGED_POINTS, _CHANGED_PART / clients):
+        # One that is light because it works in bursts may use no more than that when it works all the time.
+        explained = _CHANGED_RATIO * alone.busy + _CHANGED_POINTS if is_quiet(alone) else 0.0
+        if used > max(explained, _CHANGED_PART / clients):
             self.alone.clear()
             self.light = None
             self.doubts = min(_MAX_DOUBTS, self.doubts + 1)

@@ -366,6 +366,7 @@ class Policy:
         for gpu in self.gpus.values():
             gpu.turns.clock.advance(now)
             for client in list(gpu.turns.running.values()):
+                gpu.phases.coruns.rest(client.id)
                 self._transitions.end_turn(gpu, client, now)
             for client in (*gpu.order.waiting.values(), *gpu.turns.throttled.values()):
                 self._transitions.dequeue(gpu, client, now)
