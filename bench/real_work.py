@@ -245,7 +245,7 @@ def main() -> None:
                 with classes(one_set, chosen, environment):
                     found = compare(one_set, chosen, environment)
                 say(row(one_set, solo, found))
-                print(*found.status.splitlines()[1:6], sep="\n", file=sys.stderr, flush=True)
+                print(*found.status.splitlines()[1:], sep="\n", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_a_program_that_slurm_suspends_is_moved_although_it_is_stopped(tmp_path:
     """SIGTSTP, and 2 s later, during the move, SIGSTOP; SIGCONT resumes it. Prints the seconds of each step (-s)."""
     if isinstance(cuda.load(), Failure):
         pytest.skip("needs a real NVIDIA GPU with driver r570 or newer")
-    with notebook(GIB) as program:
+    with notebook(GIB, with_session=False) as program:
         first, pid = program.run_cell(), program.key.pid
         assert first is not None
         held = nvml_bytes(pid)

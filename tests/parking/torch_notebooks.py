@@ -55,13 +55,15 @@ class Notebook:
 
 
 @contextmanager
-def notebook(gib: float) -> Iterator[Notebook]:
+def notebook(gib: float, with_session: bool = True) -> Iterator[Notebook]:
+    """Without a session of its own, a job of this one: the kernel ignores SIGTSTP of a session without a terminal."""
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), str(gib)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        start_new_session=True,
+        start_new_session=with_session,
+        process_group=None if with_session else 0,
     )
     try:
         yield Notebook(process)
