@@ -292,7 +292,7 @@ def test_the_rest_of_a_full_gpu_does_not_make_a_client_light() -> None:
     assert coruns.is_light("a") is False
     coruns.measured(["a", "b"], DeviceActivity(0.6, busy=0.7), 8.0)
     coruns.measured(["a", "b"], DeviceActivity(0.6, busy=0.7), 9.0)
-    assert coruns.is_light("a"), "the GPU had room: it did not want more"
+    assert coruns.is_light("a"), "the GPU had room for more"
 
 
 def test_a_measurement_of_clients_together_that_comes_after_the_look_was_chosen_is_not_of_one_alone() -> None:
