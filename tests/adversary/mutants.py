@@ -1,34 +1,50 @@
 """Mutants: one small change in code that decides, and the nearest tests have to fail.
 
-    python -m adversary.mutants [SECONDS [SEED [WORD]]]
+    python -m adversary.mutants [SECONDS [SEED [WORD ...]]]
 
-Takes mutants at random for the given time, of the modules whose path contains WORD, and prints for each module how many
-the tests have killed, and every one that survived. A survivor is a behaviour that no test knows, or a change without an
-effect: a person has to judge that. The seed is printed: with it, the same mutants come in the same order.
+Takes mutants at random for the given time, of the modules whose path contains one of the words, and prints for each
+module how many the tests have killed, and every one that survived. A survivor is a behaviour that no test knows, or a
+change without an effect: a person has to judge that. The seed is printed: with it, the same mutants come in the same
+order.
 
 Each mutant is a fork, which imports the project again with the changed source of one module. So does every program that
 its tests start with this Python: a `sitecustomize` of the mutant is first on the path. No file of ours is written.
+
+The tests run once without a change first. That shows which functions each test enters and what it costs: a mutant is
+judged by the tests that enter its function and by those that start programs, the cheapest first. A mutant may loop
+without an end. Limits are in time of the processor, as multiples of the run without a change: on a busy machine a run
+takes ten times as long, but does not use more of the processor.
 """
 
 import ast
 import contextlib
 import copy
 import importlib
+import json
 import os
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-# A mutant may loop without an end.
-_LONGEST_S: Final = 120.0
+# Of the processor: as a multiple of the tests without a change, and in addition.
+_CPU_FACTOR: Final = 3.0
+_CPU_SLACK_S: Final = 10.0
+# The tests without a change.
+_BASELINE_CPU_S: Final = 120.0
+# A process that waits for something that does not come uses no time at all.
+_STALLED_S: Final = 60.0
 _ALL_PASSED: Final = 0
 _SOME_FAILED: Final = 1
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Subject(NamedTuple):
@@ -46,6 +62,14 @@ def _subject(module: str, *tests: str) -> Subject:
     return Subject(f"src/gpucommons/{module}.py", tuple(f"tests/{test}.py" for test in tests))
 
 
+_CORUN_TESTS: Final = ("scheduler/corun/test_coruns", "scheduler/corun/test_weights", "scheduler/test_classes")
+_POLICY_TESTS: Final = (
+    "scheduler/test_policy",
+    "scheduler/test_policy_fairness",
+    "scheduler/test_policy_programs",
+    "scheduler/test_owner_shares",
+    "scheduler/test_quotas",
+)
 SUBJECTS: Final = (
     _subject("leases/policy/plan", "leases/test_queue", "leases/test_service"),
     _subject("leases/policy/queue", "leases/test_queue", "leases/test_service"),
@@ -54,15 +78,21 @@ SUBJECTS: Final = (
     _subject("base/peers", "scheduler/test_peer_budget", "scheduler/test_admins", "base/test_line_server"),
     _subject("base/line_server", "base/test_line_server", "leases/test_server"),
     _subject("ledger/integrate", "ledger/test_integrate", "ledger/test_usage"),
-    _subject("scheduler/corun/coruns", "scheduler/corun/test_coruns", "scheduler/test_classes"),
-    _subject("scheduler/corun/accounts", "scheduler/corun/test_coruns", "scheduler/test_classes"),
-    _subject("scheduler/policy/quotas", "scheduler/test_quotas"),
-    _subject("scheduler/policy/quota_bucket", "scheduler/test_quota_accuracy"),
+    _subject("scheduler/corun/coruns", *_CORUN_TESTS),
+    _subject("scheduler/corun/accounts", *_CORUN_TESTS),
+    _subject("scheduler/corun/facts", *_CORUN_TESTS),
+    _subject("scheduler/policy/quotas", "scheduler/test_quotas", "scheduler/test_quota_accuracy"),
+    _subject("scheduler/policy/quota_bucket", "scheduler/test_quota_accuracy", "scheduler/test_quotas"),
     _subject("scheduler/policy/core_limits", "scheduler/test_quota_accuracy", "scheduler/test_policy"),
-    _subject("scheduler/policy/evaluation", "scheduler/test_policy", "scheduler/test_policy_fairness"),
+    _subject("scheduler/policy/evaluation", *_POLICY_TESTS),
+    _subject("scheduler/policy/attained", *_POLICY_TESTS),
+    _subject("scheduler/policy/phasing", *_POLICY_TESTS, "scheduler/test_phased", "scheduler/test_classes"),
+    _subject("scheduler/parking/arrivals", "parking/test_arrivals", "parking/test_plan"),
     _subject("scheduler/parking/plan", "parking/test_plan", "parking/test_arrivals", "parking/test_expected"),
     _subject("scheduler/parking/turns", "parking/test_turns", "parking/test_attained", "parking/test_plan"),
     _subject("pauser/counters", "pauser/test_counters", "pauser/test_small_parts"),
+    _subject("pauser/arrivals", "pauser/test_arrival_watch"),
+    _subject("pauser/holdback", "pauser/test_holdback"),
     _subject("owners/slots", "holding/test_slots", "holding/test_allocations"),
     _subject("owners/slot_states", "holding/test_slot_states", "holding/test_idle_periods"),
     _subject("owners/allocations", "holding/test_allocations", "holding/test_ds01_rules"),
@@ -71,12 +101,14 @@ SUBJECTS: Final = (
 
 
 class Mutant(NamedTuple):
-    """`change` is one line: what was changed into what. `node` and `variant` say where in the tree."""
+    """`change` is one line: what was changed into what. `node` and `variant` say where in the tree. `function` is the
+    line of the function that it is in; None: it is in none, and any test may notice it."""
 
     line: int
     change: str
     node: int
     variant: int
+    function: int | None
 
 
 _COMPARISONS: Final = {
@@ -98,12 +130,13 @@ _SWAPPED: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 def mutants(source: str) -> list[Mutant]:
     """Every change that is tried. Pure."""
     found = []
-    for number, node in enumerate(_decisions(ast.parse(source))):
+    tree = ast.parse(source)
+    for number, node in enumerate(_decisions(tree)):
         for variant in range(len(_changes(node))):
             changed = copy.deepcopy(node)
             _changes(changed)[variant](changed)
             change = f"{_short(ast.unparse(node))} -> {_short(ast.unparse(changed))}"
-            found.append(Mutant(node.lineno, change, number, variant))
+            found.append(Mutant(node.lineno, change, number, variant, _function_at(tree, node.lineno)))
     return found
 
 
@@ -113,6 +146,30 @@ def mutated(source: str, mutant: Mutant) -> str:
     target = next(each for number, each in enumerate(_decisions(tree)) if number == mutant.node)
     _changes(target)[mutant.variant](target)
     return ast.unparse(tree)
+
+
+def _function_at(tree: ast.AST, line: int) -> int | None:
+    """The line of the innermost function or method around this line."""
+    around = (node.lineno for node in _functions(tree) if node.lineno <= line <= (node.end_lineno or node.lineno))
+    return max(around, default=None)
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def traced(source: str, module: str) -> str:
+    """The source, in which each function notes that it was entered, in the set `sys.entered`. Pure."""
+    tree = ast.parse(source)
+    for function in _functions(tree):
+        note = ast.parse(f"__import__('sys').entered.add(({module!r}, {function.lineno}))").body
+        function.body[_texts(function) : _texts(function)] = note
+    return ast.unparse(tree)
+
+
+def _texts(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """How many of its statements have to stay the first ones."""
+    return int(ast.get_docstring(function) is not None)
 
 
 def _short(text: str) -> str:
@@ -205,54 +262,167 @@ def _change_constant(node: ast.Constant) -> None:
 _SITE: Final = """
 import importlib.abc, importlib.util, sys
 
+CHANGED = {changed!r}
+
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
-        return importlib.util.spec_from_loader(name, self, origin={path!r}) if name == {name!r} else None
+        return importlib.util.spec_from_loader(name, self, origin=CHANGED[name][0]) if name in CHANGED else None
 
     def exec_module(self, module):
-        module.__file__ = {path!r}
-        exec(compile({source!r}, {path!r}, "exec"), module.__dict__)
+        path, source = CHANGED[module.__name__]
+        module.__file__ = path
+        exec(compile(source, path, "exec"), module.__dict__)
 
 
+sys.entered = set()
 sys.meta_path.insert(0, Changed())
 """
 
 
-def outcome(subject: Subject, source: str) -> int | None:
-    """The exit status of the tests with this source of the module; None if they did not end in time."""
+class Seen(NamedTuple):
+    """One test in the run without a change: the functions that it entered, each a module and a line."""
+
+    cpu_s: float
+    functions: frozenset[tuple[str, int]]
+    starts_programs: bool
+
+
+class Result(NamedTuple):
+    """`status` is None if the tests did not end. `failed` is the test that failed, or the one that did not end."""
+
+    status: int | None
+    failed: str | None
+
+
+class _Watch:
+    """In the child, a plugin of pytest: chooses the tests, and writes down what happens."""
+
+    def __init__(self, chosen: Sequence[str] | None, folder: Path) -> None:
+        self._numbers = None if chosen is None else {test: number for number, test in enumerate(chosen)}
+        self._folder = folder
+        self._entered: set[tuple[str, int]] = vars(sys)["entered"]
+        self._starts_programs = False
+        self._begun_s = 0.0
+        self._seen: dict[str, tuple[float, list[tuple[str, int]], bool]] = {}
+
+    def pytest_sessionstart(self) -> None:
+        from hypothesis import Phase, settings
+
+        # The smallest counterexample is of no use here, and expensive.
+        settings.register_profile("mutants", settings(), phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
+        sys.addaudithook(self._note_event)
+
+    def pytest_collection_modifyitems(self, items: "list[pytest.Item]") -> None:
+        numbers = self._numbers
+        if numbers is not None:
+            items[:] = sorted((one for one in items if one.nodeid in numbers), key=lambda one: numbers[one.nodeid])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        (self._folder / "test").write_text(nodeid, "utf-8")
+        self._entered.clear()
+        self._starts_programs = False
+        self._begun_s = time.process_time()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._seen[nodeid] = (time.process_time() - self._begun_s, sorted(self._entered), self._starts_programs)
+
+    def pytest_sessionfinish(self) -> None:
+        (self._folder / "seen").write_text(json.dumps(self._seen), "utf-8")
+
+    def _note_event(self, event: str, _: object) -> None:
+        self._starts_programs |= event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec")
+
+
+def look(subjects: Sequence[Subject]) -> dict[str, Seen]:
+    """The tests of these modules, which are the same for all of them, without a change. Ends the program if they do not
+    pass."""
+    tests, modules = subjects[0].tests, ", ".join(subject.module for subject in subjects)
+    sources = {one: traced((ROOT / one.module).read_text("utf-8"), one.module) for one in subjects}
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        child = os.fork()
-        if not child:
-            os.setsid()
-            _run_tests(subject, source, Path(folder))
-        deadline_s = time.monotonic() + _LONGEST_S
-        while time.monotonic() < deadline_s:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return None
+        result = _outcome(tests, sources, None, _BASELINE_CPU_S, Path(folder))
+        if result.status != _ALL_PASSED:
+            why = "do not end" if result.status is None else "fail"
+            raise SystemExit(f"{modules}: the tests {why} without a change: {result.failed}")
+        rows = json.loads((Path(folder) / "seen").read_text("utf-8"))
+    return {
+        test: Seen(cpu_s, frozenset(map(tuple, functions)), starts) for test, (cpu_s, functions, starts) in rows.items()
+    }
 
 
-def _run_tests(subject: Subject, source: str, folder: Path) -> None:
+def judging(seen: Mapping[str, Seen], module: str, function: int | None) -> list[str]:
+    """The tests that may notice a change in this function, the cheapest first. Pure."""
+    chosen = (
+        test
+        for test, one in seen.items()
+        if function is None or (module, function) in one.functions or one.starts_programs
+    )
+    return sorted(chosen, key=lambda test: seen[test].cpu_s)
+
+
+def outcome(subject: Subject, source: str, chosen: Sequence[str] | None = None, cpu_s: float = 40.0) -> Result:
+    """What the tests of a module, or those chosen, find with this source of it, with so much of the processor."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        return _outcome(subject.tests, {subject: source}, chosen, cpu_s, Path(folder))
+
+
+def _outcome(
+    tests: Sequence[str], sources: Mapping[Subject, str], chosen: Sequence[str] | None, cpu_s: float, folder: Path
+) -> Result:
+    child = os.fork()
+    if not child:
+        os.setsid()
+        _run_tests(tests, sources, chosen, folder)
+    status = _wait(child, cpu_s)
+    with contextlib.suppress(ProcessLookupError):
+        # What its tests have started.
+        os.killpg(child, signal.SIGKILL)
+    current = folder / "test"
+    return Result(status, current.read_text("utf-8") if status != _ALL_PASSED and current.exists() else None)
+
+
+def _wait(child: int, limit_s: float) -> int | None:
+    """Its exit status; None if it used more of the processor than this, or none for a minute: then it is killed."""
+    used_s, progress_s = 0.0, time.monotonic()
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if (now_used_s := _cpu_s(child)) > used_s:
+            used_s, progress_s = now_used_s, time.monotonic()
+        if used_s > limit_s or time.monotonic() > progress_s + _STALLED_S:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None
+        time.sleep(0.02)
+
+
+def _cpu_s(pid: int) -> float:
+    """What a process and those of its children that have ended used of the processor."""
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS_PER_S
+
+
+def _run_tests(
+    tests: Sequence[str], sources: Mapping[Subject, str], chosen: Sequence[str] | None, folder: Path
+) -> None:
     """In the child. Does not return. What the tests write goes into the folder."""
     import pytest
 
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silence, stream)
-    os.environ["TEST_EXAMPLES"] = "25"
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    files = folder / "files"
+    files.mkdir()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(files)
     _forget_the_project()
-    _change_imports(subject, source, folder)
+    _change_imports(sources, folder)
     status = 70
     with contextlib.suppress(BaseException):
-        options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long")
-        status = int(pytest.main([*options, *(str(ROOT / test) for test in subject.tests)]))
+        # The limit of pyproject.toml for one test is in real time.
+        options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long", "-o", "timeout=0")
+        status = int(pytest.main([*options, *(str(ROOT / test) for test in tests)], plugins=[_Watch(chosen, folder)]))
     os._exit(status)
 
 
@@ -264,12 +434,13 @@ def _forget_the_project() -> None:
             del sys.modules[name]
 
 
-def _change_imports(subject: Subject, source: str, folder: Path) -> None:
+def _change_imports(sources: Mapping[Subject, str], folder: Path) -> None:
     site = folder / "sitecustomize.py"
-    site.write_text(_SITE.format(name=subject.name, path=str(ROOT / subject.module), source=source), "utf-8")
+    changed = {subject.name: (str(ROOT / subject.module), source) for subject, source in sources.items()}
+    site.write_text(_SITE.format(changed=changed), "utf-8")
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-    exec(compile(site.read_text("utf-8"), str(site), "exec"), {})
+    exec(compile(site.read_text("utf-8"), str(site), "exec"), {"__name__": "sitecustomize"})
 
 
 class Counts(NamedTuple):
@@ -277,33 +448,52 @@ class Counts(NamedTuple):
     survived: int = 0
 
 
-def hunt(seconds: float, seed: int, word: str = "") -> dict[str, Counts]:
+def hunt(seconds: float, seed: int, words: Sequence[str] = ()) -> dict[str, Counts]:
     """Prints each survivor as it is found."""
-    subjects = [subject for subject in SUBJECTS if word in subject.module]
+    subjects = [subject for subject in SUBJECTS if not words or any(word in subject.module for word in words)]
     # Read once: the files may be edited meanwhile.
     sources = {subject: (ROOT / subject.module).read_text("utf-8") for subject in subjects}
     chances = [(subject, mutant) for subject in subjects for mutant in mutants(sources[subject])]
     random.Random(seed).shuffle(chances)
     _show(f"{len(chances):,} mutants of {len(subjects)} modules, {seconds:g} s, seed {seed}")
-    for subject in subjects:
-        if outcome(subject, sources[subject]) != _ALL_PASSED:
-            raise SystemExit(f"{subject.module}: its tests fail without a change: {', '.join(subject.tests)}")
+    seen: dict[tuple[str, ...], dict[str, Seen]] = {}
+    for tests in dict.fromkeys(subject.tests for subject in subjects):
+        seen[tests] = look([subject for subject in subjects if subject.tests == tests])
     counts = {subject.module: Counts() for subject in subjects}
     until_s = time.monotonic() + seconds
     for subject, mutant in chances:
         if time.monotonic() >= until_s:
             break
-        found, before = outcome(subject, mutated(sources[subject], mutant)), counts[subject.module]
-        if found == _ALL_PASSED:
-            counts[subject.module] = before._replace(survived=before.survived + 1)
-            _show(f"survived: {subject.module}:{mutant.line}: {mutant.change}")
+        if _survives(subject, sources[subject], mutant, seen[subject.tests]):
+            counts[subject.module] = _more(counts[subject.module], survived=1)
         else:
-            counts[subject.module] = before._replace(killed=before.killed + 1)
+            counts[subject.module] = _more(counts[subject.module], killed=1)
     for module, count in counts.items():
         _show(f"{module}: {count.killed} killed, {count.survived} survived")
-    total = Counts(sum(each.killed for each in counts.values()), sum(each.survived for each in counts.values()))
+    total = _more(
+        Counts(), sum(each.killed for each in counts.values()), sum(each.survived for each in counts.values())
+    )
     _show(f"in all: {total.killed} killed, {total.survived} survived")
     return counts
+
+
+def _more(counts: Counts, killed: int = 0, survived: int = 0) -> Counts:
+    return Counts(counts.killed + killed, counts.survived + survived)
+
+
+def _survives(subject: Subject, source: str, mutant: Mutant, seen: Mapping[str, Seen]) -> bool:
+    tests = judging(seen, subject.module, mutant.function)
+    where = f"{subject.module}:{mutant.line}: {mutant.change}"
+    if not tests:
+        _show(f"survived, in a function that no test enters: {where}")
+        return True
+    limit_s = _CPU_SLACK_S + _CPU_FACTOR * sum(seen[test].cpu_s for test in tests)
+    result = outcome(subject, mutated(source, mutant), tests, limit_s)
+    if result.status == _ALL_PASSED:
+        _show(f"survived: {where}")
+    elif result.status is None:
+        _show(f"killed, did not end: {where} ({result.failed})")
+    return result.status == _ALL_PASSED
 
 
 def _show(line: str) -> None:
@@ -316,10 +506,12 @@ def main(given: Sequence[str]) -> None:
     importlib.import_module("hypothesis")
     importlib.import_module("pytest")
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+    # With it come the libraries that the project uses.
+    importlib.import_module("gpucommons.scheduler.service.thread")
     os.chdir(ROOT)
     seconds = float(given[0]) if given else 300.0
     seed = int(given[1]) if given[1:] else random.getrandbits(30)
-    hunt(seconds, seed, given[2] if given[2:] else "")
+    hunt(seconds, seed, given[2:])
 
 
 if __name__ == "__main__":
