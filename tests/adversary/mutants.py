@@ -131,12 +131,14 @@ def mutants(source: str) -> list[Mutant]:
     """Every change that is tried. Pure."""
     found = []
     tree = ast.parse(source)
+    functions = [(node.lineno, node.end_lineno or node.lineno) for node in _functions(tree)]
     for number, node in enumerate(_decisions(tree)):
         for variant in range(len(_changes(node))):
             changed = copy.deepcopy(node)
             _changes(changed)[variant](changed)
             change = f"{_short(ast.unparse(node))} -> {_short(ast.unparse(changed))}"
-            found.append(Mutant(node.lineno, change, number, variant, _function_at(tree, node.lineno)))
+            innermost = max((first for first, last in functions if first <= node.lineno <= last), default=None)
+            found.append(Mutant(node.lineno, change, number, variant, innermost))
     return found
 
 
@@ -146,12 +148,6 @@ def mutated(source: str, mutant: Mutant) -> str:
     target = next(each for number, each in enumerate(_decisions(tree)) if number == mutant.node)
     _changes(target)[mutant.variant](target)
     return ast.unparse(tree)
-
-
-def _function_at(tree: ast.AST, line: int) -> int | None:
-    """The line of the innermost function or method around this line."""
-    around = (node.lineno for node in _functions(tree) if node.lineno <= line <= (node.end_lineno or node.lineno))
-    return max(around, default=None)
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -7,6 +7,7 @@ import pty
 import pwd
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -53,9 +54,12 @@ class Lab:
             yield agent
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        return self.start_program(sys.executable, "-m", "gpucommons", *arguments, **options)
+
+    def start_program(self, *program: str, **options: Any) -> "subprocess.Popen[str]":
         given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpucommons", *arguments],
+            program,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self.environment},
             **given,
@@ -184,21 +188,6 @@ def test_a_lease_is_named_by_program_and_script(shared_lab: Lab) -> None:
         assert named[0] == 0
     finally:
         process.communicate("", timeout=30)
-
-
-@pytest.mark.long
-def test_a_stopped_command_does_not_keep_its_gpus_beyond_its_limit(shared_lab: Lab) -> None:
-    command = ("sh", "-c", "echo runs; exec sleep 600")
-    process = shared_lab.start("run", "--quiet", "--for", "1s", *SMALL, *command)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "runs\n"
-    process.send_signal(signal.SIGSTOP)
-    try:
-        until(lambda: not shared_lab.leases(), "the agent ends the lease", 90)
-    finally:
-        process.send_signal(signal.SIGCONT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 124, err
 
 
 @pytest.fixture(scope="module")
@@ -407,9 +396,10 @@ def test_without_an_agent_it_says_so(lab: Lab, tmp_path: Path) -> None:
 class Terminal:
     """A command on a terminal of its own, as in a user's shell."""
 
-    def __init__(self, lab: Lab, *arguments: str) -> None:
+    def __init__(self, lab: Lab, *arguments: str, shell: bool = False) -> None:
         self._main, inner = pty.openpty()
-        self.process = lab.start(
+        start = lab.start_program if shell else lab.start
+        self.process = start(
             *arguments, stdin=inner, stdout=inner, stderr=inner, start_new_session=True, preexec_fn=_own_terminal
         )
         os.close(inner)
@@ -470,3 +460,69 @@ def test_a_terminal_shows_the_place_and_ctrl_c_leaves_the_queue(shared_lab: Lab)
     assert terminal.process.wait(30) == 130
     assert shared_lab.queue()["waiting"] == {}
     terminal.close()
+
+
+@pytest.fixture
+def shell(shared_lab: Lab) -> Iterator[Terminal]:
+    """A shell with job control, as users have it."""
+    terminal = Terminal(shared_lab, "bash", "--norc", "--noprofile", "--noediting", "-i", shell=True)
+    terminal.press(b"stty -echo; PS1='rea''dy '\n")
+    terminal.expect("ready ")
+    yield terminal
+    # Its stopped jobs get SIGHUP and SIGCONT.
+    terminal.close()
+    terminal.process.wait(30)
+
+
+def _typed(*command: str) -> bytes:
+    return shlex.join((sys.executable, "-m", "gpucommons", "run", "--quiet", *SMALL, *command)).encode() + b"\n"
+
+
+COUNT_SIGNALS = """
+import os, signal, sys
+seen = []
+signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+signal.signal(signal.SIGTSTP, getattr(signal, sys.argv[1]))
+print("runner", os.getppid(), flush=True)
+while not seen:
+    signal.pause()
+print("had one", flush=True)
+sys.stdin.readline()
+print("signals", len(seen), flush=True)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("stop", ["SIG_DFL", "SIG_IGN"], ids=["command stops", "command ignores it"])
+def test_after_ctrl_z_and_fg_the_command_goes_on_and_no_signal_comes_twice(shell: Terminal, stop: str) -> None:
+    shell.press(_typed(sys.executable, "-c", COUNT_SIGNALS, stop))
+    shell.expect_match(r"runner \d+")
+    found = re.search(r"runner (\d+)", shell.text)
+    assert found is not None
+    os.kill(int(found[1]), signal.SIGUSR1)
+    shell.expect("had one")
+    shell.press(b"\x1a")
+    shell.expect("Stopped")
+    # It has to be stopped for longer than it waits for a signal.
+    time.sleep(1.5)
+    shell.press(b"fg; echo status $?\n")
+    shell.press(b"go on\n")
+    shell.expect_match(r"status \d+")
+    assert "signals 1" in shell.text, shell.text
+    assert "status 7" in shell.text, shell.text
+
+
+@pytest.mark.long
+def test_a_command_stopped_with_ctrl_z_does_not_keep_its_gpus_beyond_its_limit(
+    shell: Terminal, shared_lab: Lab
+) -> None:
+    shell.press(_typed("--for", "2s", "sh", "-c", "echo runs; exec sleep 600"))
+    shell.expect("runs")
+    shell.press(b"\x1a")
+    shell.expect("Stopped")
+    assert shared_lab.leases(), "it keeps them until its limit"
+    until(lambda: not shared_lab.leases(), "the agent ends the lease", 180)
+    shell.press(b"fg; echo status $?\n")
+    shell.expect("the command was ended")
+    shell.expect_match(r"status \d+")
+    assert "status 124" in shell.text, shell.text
