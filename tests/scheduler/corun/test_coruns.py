@@ -97,7 +97,7 @@ def test_a_light_client_that_begins_to_use_the_gpu_is_seen_again_and_doubted_eve
     assert gaps[-1] >= 200
 
 
-def test_a_client_that_worked_in_bursts_is_seen_again_once_it_uses_an_equal_part() -> None:
+def test_a_client_that_worked_in_bursts_is_seen_again_when_it_uses_an_equal_part_but_not_twice() -> None:
     facts = ClientFacts(0.0)
     for second, busy in enumerate([0.97, 0.97, 0.0]):
         facts.learn_alone(DeviceActivity(busy, busy=busy), float(second))
@@ -108,6 +108,13 @@ def test_a_client_that_worked_in_bursts_is_seen_again_once_it_uses_an_equal_part
     assert facts.light, "0.3 is less than an equal part of two"
     facts.reset_if_changed(3, 15.0)
     assert facts.light is None
+    for second, busy in enumerate([0.97, 0.3], start=16):
+        facts.learn_alone(DeviceActivity(busy, busy=busy), float(second))
+    facts.looked_s = 17.0
+    for second in range(100, 106):
+        facts.use.learn(0.3, float(second))
+    facts.reset_if_changed(3, 105.0)
+    assert facts.light, "a look has confirmed it"
 
 
 def test_what_was_measured_while_another_client_was_not_seen_does_not_count() -> None:

@@ -220,8 +220,9 @@ class ClientFacts:
         # After each look that confirmed what was known, the next doubt comes later.
         if now_s < self.looked_s + _DOUBT_S * _DOUBT_FACTOR**self.doubts:
             return
-        # One that is light because it works in bursts may use no more than that when it works all the time.
-        explained = _CHANGED_RATIO * alone.busy + _CHANGED_POINTS if is_quiet(alone) else 0.0
+        # One that worked in bursts may work all the time now and use no more than that: it is seen again once.
+        has_to_use_more = is_quiet(alone) or self.doubts > 0
+        explained = _CHANGED_RATIO * alone.busy + _CHANGED_POINTS if has_to_use_more else 0.0
         if used > max(explained, _CHANGED_PART / clients):
             self.alone.clear()
             self.light = None
