@@ -14,14 +14,20 @@ A shell without job control lets its background jobs ignore SIGINT, and so would
 Bytecode is kept, as in the Makefile: without it each of hundreds of processes compiles what it imports.
 
 What is set for another agent does not reach the agents of the tests, and the programs that they start speak English.
+
+Collected tests live until the end. The garbage collector does not walk them: neither while they are collected, in each
+of the processes, nor in each of its full rounds afterwards.
 """
 
 import atexit
+import gc
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -57,3 +63,13 @@ if os.getsid(0) == 0 and os.getpgrp() != os.getpid():
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
