@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ GIB = 2**30
 NOBODY = 65534
 
 
+@cache
 def lab() -> Readings:
     return PlayedLab().at(100.0)
 
@@ -121,7 +123,6 @@ def test_a_lease_holds_its_slot_and_is_billed_as_a_job_of_its_user() -> None:
     [
         (Readings(), None),
         (Readings(job_mapping=JobMappingReading()), "Slurm"),
-        (replace(lab(), job_mapping=None), "Kubernetes"),
         (Readings(processes=ProcessTable({7: ProcessRow(ProcessKey(7, 1), "slurmd", 0, 0)}, ())), "Slurm"),
         (Readings(processes=ProcessTable({7: ProcessRow(ProcessKey(7, 1), "kubelet", 0, 0)}, ())), "Kubernetes"),
         (Readings(processes=ProcessTable({7: ProcessRow(ProcessKey(7, 1), "sshd", 0, 0)}, ())), None),
@@ -129,6 +130,10 @@ def test_a_lease_holds_its_slot_and_is_billed_as_a_job_of_its_user() -> None:
 )
 def test_the_system_that_allocates_the_gpus(readings: Readings, manager: str | None) -> None:
     assert manager_of(readings) == manager
+
+
+def test_the_pods_of_the_lab_are_of_kubernetes() -> None:
+    assert manager_of(replace(lab(), job_mapping=None)) == "Kubernetes"
 
 
 @pytest.mark.parametrize(

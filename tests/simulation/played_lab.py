@@ -19,9 +19,15 @@ class PlayedLab:
         assert scenario.world is not None
         self._sources, self._attribute = with_attribution(self.sources, ProcessSources(*scenario.world))
         self._allocate = AllocationStage(monotonic=lambda: self._now_s)
-        self.at(0.0)
+        self._was_read = False
 
     def at(self, elapsed_s: float) -> Readings:
+        if not self._was_read:
+            self._was_read = True
+            self._read(0.0)
+        return self._read(elapsed_s)
+
+    def _read(self, elapsed_s: float) -> Readings:
         self._now_s = elapsed_s
         fields: Mapping[str, object] = {source.feeds: source.read() for source in self._sources}
         return self._allocate(self._attribute(Readings(**fields)))  # type: ignore[arg-type]
