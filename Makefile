@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # In the order of the files: otherwise files with one long test come last, and the other processes wait for them.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
 
-# Newer than every module if the bytecode of all of them is there.
+# Newer than every module if the bytecode of all of them is there, and Hypothesis's table of characters.
 COMPILED := .pytest_cache/compiled/.tests
 
 # The page's JavaScript, and its tests.
@@ -45,7 +45,8 @@ checks: $(VENV)/.ready-test
 
 $(COMPILED): $(shell find src tests -name '*.py')
 	@mkdir -p $(@D)
-	-@$(BIN)/python -m pytest --collect-only --quiet > /dev/null && touch $@
+	-@$(BIN)/python -m pytest --collect-only --quiet > /dev/null \
+	  && $(BIN)/python -c 'from hypothesis import strategies; strategies.text().validate()' && touch $@
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check .
