@@ -1,8 +1,11 @@
 """Without Slurm and Kubernetes an agent imports nothing of their packages."""
 
+import pytest
+
 from running import running_agent
 
 
+@pytest.mark.long
 def test_an_agent_without_slurm_and_kubernetes_imports_nothing_of_them() -> None:
     with running_agent(environment={"PYTHONPROFILEIMPORTTIME": "1"}) as agent:
         agent.stop()

@@ -82,6 +82,7 @@ def test_the_status_is_that_of_the_users_agent(own: OwnAgent) -> None:
     assert all(f"(pid {one.pid})" in found for one in own.programs)
 
 
+@pytest.mark.long
 def test_the_user_switches_and_limits(own: OwnAgent) -> None:
     assert "the scheduler is off" in own.say("scheduler", "off")
     until(lambda: not any(one.locked for one in own.programs), "all run")
@@ -89,6 +90,7 @@ def test_the_user_switches_and_limits(own: OwnAgent) -> None:
     assert "1 connected client updated" in limited(own, own.programs[0])
 
 
+@pytest.mark.long
 def test_the_user_parks_and_wakes(own: OwnAgent) -> None:
     program = own.programs[1]
     assert "parked in" in own.say("park", str(program.pid))

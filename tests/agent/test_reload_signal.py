@@ -15,6 +15,7 @@ def users(password: bytes) -> str:
     return f"basic_auth_users: {{prometheus: {bcrypt.hashpw(password, bcrypt.gensalt(rounds=4)).decode()}}}\n"
 
 
+@pytest.mark.long
 def test_a_hangup_reloads_the_passwords(tmp_path: Path) -> None:
     path = tmp_path / "web.yml"
     path.write_text("{}")

@@ -11,7 +11,6 @@ from fakes.shared_gpu import MATMUL, SharedProgram
 from running import command
 from shared_node import SharedNode, shared_node
 from stopping import WAYS, Stopper, by_signal
-from tiers import in_long_tier
 from waiting import until
 
 # Together they lose little: what is lost is lost by the stop.
@@ -48,7 +47,8 @@ def work_of(node: SharedNode, programs: list[SharedProgram], seconds: float) -> 
     return sum(rates.of(one) for one in programs)
 
 
-@pytest.mark.parametrize("way", ["signal", *in_long_tier(*(way for way in WAYS if way != "signal"))])
+@pytest.mark.long
+@pytest.mark.parametrize("way", list(WAYS))
 def test_a_stopped_program_takes_no_turn_and_is_shown(node: SharedNode, three: list[SharedProgram], way: str) -> None:
     stopped: Stopper = WAYS[way]
     first, *others = three

@@ -114,6 +114,7 @@ def test_at_its_memory_limit_it_is_killed_and_the_next_one_continues(tmp_path: P
         assert_layers_agree(ledger)
 
 
+@pytest.mark.long
 def test_at_its_task_limit_what_needs_a_thread_is_refused_and_the_rest_is_served(tmp_path: Path) -> None:
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(rounds=4)).decode()
     web_config = tmp_path / "web.yml"

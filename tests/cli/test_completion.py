@@ -72,7 +72,7 @@ def completed(shell: str, words: str, environment: dict[str, str]) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("shell", ["bash", *(pytest.param(name, marks=pytest.mark.long) for name in ("zsh", "fish"))])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_pids_users_gpus_and_commands(shell: str, agent: RunningAgent, environment: dict[str, str]) -> None:
     who = f"gpucommons who --connect {agent.url}"
     found = "\n".join(completed(shell, f"{who} --pid", environment))

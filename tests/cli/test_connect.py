@@ -182,6 +182,7 @@ def test_a_process_in_a_container_sees_no_names(lab: Host) -> None:
     assert "does not identify you" in found["hidden"]["sentence"]
 
 
+@pytest.mark.long
 def test_what_is_hidden_is_not_shown_as_free(machine: Host, folder: Path) -> None:
     """Where the administrator hides the names of others."""
     machine.write("/etc/own.toml", '[privacy]\nshow_owners = "own"\n[web]\nsocket = "unix:/run/own.sock"\n')

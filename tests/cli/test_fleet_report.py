@@ -144,6 +144,7 @@ def test_the_table_fits_and_has_the_cost(fleet: Fleet) -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_agent_answers_by_the_privacy_rule(tmp_path: Path, fleet: Fleet) -> None:
     config = tmp_path / "agent.toml"
     config.write_text(f'[fleet]\nprometheus_url = "{fleet.prometheus.url}"\n[privacy]\nshow_owners = "own"\n')

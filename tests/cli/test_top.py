@@ -353,6 +353,7 @@ def page(app: Top) -> str:
     return str(app.screen.query_one("#page", Static).render())
 
 
+@pytest.mark.long
 def test_a_process_is_ended_after_a_question_and_only_with_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real process takes the place of one in the document."""
     sleeper = subprocess.Popen(["sleep", "600"])
@@ -822,6 +823,7 @@ def screen_text(app: Top) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
 
 
+@pytest.mark.long
 def test_the_ascii_mode_has_no_other_character() -> None:
     async def scenario() -> None:
         feed = QueueFeed()

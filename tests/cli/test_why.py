@@ -5,11 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpucommons.cli.why import own_clients
 from leases.test_run import SMALL, Lab
 from waiting import until
 
 
+@pytest.mark.long
 def test_a_request_that_waits_is_explained(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.environment |= {"RUNTIME_DIRECTORY": str(tmp_path), "GPUCOMMONS_WEB_LISTEN": ""}

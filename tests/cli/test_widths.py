@@ -211,7 +211,7 @@ def test_hashes_are_folded_before_text_is_left_out() -> None:
     assert wrapped(["  one two three"], 11) == ["  one two", "      three"], "the indent stays, once"
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("columns", [*WIDTHS[:1], *in_long_tier(*WIDTHS[1:])])
 def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, columns: int) -> None:
     lines = lines_of(columns, agent, "scheduler", "status")
     assert len(lines) > 5

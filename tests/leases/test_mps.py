@@ -121,6 +121,7 @@ def granted_to_other_user(node: MpsNode, **request: object) -> Any:
     return as_user(work)
 
 
+@pytest.mark.long
 def test_the_limits_of_a_lease_are_set_for_its_command(node: MpsNode) -> None:
     with node.serving("per_user", '[lease_quotas]\neach = { user = "*", sm_percent = 60 }\n') as agent:
         holder = node.hold("--memory", "20G", "--sm", "50")

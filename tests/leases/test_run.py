@@ -177,6 +177,7 @@ def test_the_default_name_publishes_no_argument(command: tuple[str, ...], name: 
     assert default_name(command) == name
 
 
+@pytest.mark.long
 def test_a_lease_is_named_by_program_and_script(shared_lab: Lab) -> None:
     process = shared_lab.start(
         "run", "--quiet", *SMALL, "sh", "-c", "cat; true --password=hunter2", stdin=subprocess.PIPE
@@ -218,6 +219,7 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_signals_reach_the_command_and_an_interrupt_leaves_the_queue(shared_lab: Lab) -> None:
     lab = shared_lab
     trap = "trap 'echo got it; exit 5' USR1; echo ready; while :; do sleep 0.05; done"

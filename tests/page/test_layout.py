@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Page, expect
 from browser import opened
 from page.test_glance import FIRST_SCREEN
 from running import running_agent
-from tiers import in_long_tier
 from waiting import until
+
+pytestmark = pytest.mark.long
 
 MAX_HEIGHT = {360: 6000, 390: 6000, 1280: 3000, 1920: 3000}
 
@@ -92,7 +93,7 @@ def drawn(page: Page) -> None:
     page.set_viewport_size(size)
 
 
-@pytest.mark.parametrize("width", [360, 1280, *in_long_tier(390, 1920)])
+@pytest.mark.parametrize("width", [360, 390, 1280, 1920])
 def test_nothing_overflows_or_overlaps_and_the_page_has_an_end(browser: Browser, lab: str, width: int) -> None:
     with opened(browser, lab, width=width, height=800) as page:
         with_all_kinds(page)
@@ -148,7 +149,6 @@ def test_the_history_opens_on_a_range_that_has_readings(browser: Browser, lab: s
         expect(page.locator("#history .choice button[aria-pressed=true]")).to_have_text("1 hour")
 
 
-@pytest.mark.long
 def test_slots_have_names_and_memory_in_the_turns(browser: Browser, lab: str) -> None:
     with opened(browser, lab, height=2400) as page:
         page.locator("#turns [data-calm]").wait_for(timeout=30_000)

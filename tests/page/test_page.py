@@ -168,6 +168,7 @@ def background(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
 
+@pytest.mark.long
 def test_light_and_dark_follow_the_system(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
         light = background(page)
@@ -184,6 +185,7 @@ def places(page: Page) -> Any:
     )
 
 
+@pytest.mark.long
 def test_a_lost_connection_is_shown_and_restored(browser: Browser) -> None:
     port = free_port()
     arguments = ("--simulate", "lab", "--listen", f"127.0.0.1:{port}")
@@ -280,6 +282,7 @@ def test_axe_finds_no_violation_in_the_glossary(browser: Browser, demo: str) -> 
         assert axe_faults(page) == []
 
 
+@pytest.mark.long
 def test_the_page_works_with_the_keyboard_only(browser: Browser, demo: str) -> None:
     with opened(browser, demo) as page:
         page.keyboard.press("Tab")
@@ -369,6 +372,7 @@ def test_hidden_rows_are_shown_as_hidden(browser: Browser) -> None:
             assert name not in page.inner_text("body")
 
 
+@pytest.mark.long
 def test_nothing_is_marked_as_hidden_where_all_is_shown(browser: Browser, demo: str) -> None:
     with opened(browser, demo, height=TALL) as page:
         at_a_delta(page)

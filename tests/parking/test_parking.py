@@ -228,6 +228,7 @@ class ContainerHost(ThisHost):
         return self.room_bytes
 
 
+@pytest.mark.long
 def test_the_memory_limit_of_a_container_counts_for_a_working_program(cuda: FakeCuda, record: Path) -> None:
     """Its pages would be charged there, and the kernel would kill it."""
     (program,) = started(cuda)
@@ -255,6 +256,7 @@ async def _progress_of_all(rig: ParkingRig, programs: list[FakeProgram]) -> None
     await rig.until(is_made, "all make progress")
 
 
+@pytest.mark.long
 def test_a_parked_program_that_is_killed_leaves_no_trace(cuda: FakeCuda, record: Path) -> None:
     (program,) = started(cuda)
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)

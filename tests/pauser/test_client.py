@@ -17,6 +17,7 @@ from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Notice, Paused, Reply
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from pauser.rig import environment, pausing, run_with, service, settings
+from tiers import in_long_tier
 from waiting import until
 
 
@@ -136,6 +137,7 @@ def test_a_start_time_that_does_not_match_is_refused(cuda: FakeCuda, record: Pat
     run_with(settings(cuda, record), body)
 
 
+@pytest.mark.long
 def test_a_lock_held_by_something_else_is_not_ours_to_undo(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
 
@@ -224,6 +226,7 @@ def test_a_program_that_ends_while_it_is_parked_leaves_the_record(cuda: FakeCuda
     run_with(settings(cuda, record), body)
 
 
+@pytest.mark.long
 def test_a_pauser_that_freezes_keeps_the_entries_of_one_that_used_the_driver(
     cuda: FakeCuda, record: Path, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ async def _nothing(_: Pauser) -> None:
     return
 
 
+@pytest.mark.long
 def test_it_works_in_the_loop_that_the_agent_uses(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
 
@@ -394,6 +398,7 @@ def test_an_over_full_restore_strands_and_is_reported(cuda: FakeCuda, record: Pa
     other.runs()
 
 
+@pytest.mark.long
 def test_parked_programs_stay_in_the_record_of_the_next_pauser(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start(1 << 20)
 
@@ -430,6 +435,7 @@ def unavailable(given: PauserSettings) -> str:
     return asyncio.run(whole())
 
 
+@pytest.mark.long
 def test_why_there_is_no_pausing(cuda: FakeCuda, record: Path, tmp_path: Path) -> None:
     none = {**environment(), "LD_LIBRARY_PATH": str(tmp_path)}
     assert "cannot load the NVIDIA driver's libcuda.so.1" in unavailable(
@@ -447,7 +453,7 @@ def test_why_there_is_no_pausing(cuda: FakeCuda, record: Path, tmp_path: Path) -
     assert "cannot connect to the pauser" in unavailable(PauserSettings(socket_path=tmp_path / "none.sock"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *in_long_tier(signal.SIGTERM, signal.SIGSEGV)])
 def test_a_pauser_that_ends_is_replaced_and_everything_runs(cuda: FakeCuda, record: Path, number: int) -> None:
     program = cuda.start()
 

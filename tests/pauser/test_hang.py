@@ -22,6 +22,7 @@ from gpucommons.pauser.protocol import Operation, PauserRequest
 from gpucommons.pauser.record import PauseRecord
 from gpucommons.pauser.release import state_letter
 from pauser.rig import child, kill_with_watchdog, service, settings, watchdog_of
+from tiers import in_long_tier
 from waiting import until
 
 # The promise is 5 s; a busy machine may take longer.
@@ -130,7 +131,7 @@ def test_a_child_of_the_agent(cuda: FakeCuda, record: Path, fault: Callable[[int
     asyncio.run(whole())
 
 
-@pytest.mark.parametrize("fault", [stop, kill, kill_all, kill_for_memory])
+@pytest.mark.parametrize("fault", [stop, kill, *in_long_tier(kill_all, kill_for_memory)])
 def test_a_service(cuda: FakeCuda, record: Path, tmp_path: Path, fault: Callable[[int], None]) -> None:
     programs, path = [cuda.start() for _ in range(2)], tmp_path / "run" / "pauser.sock"
 
@@ -177,6 +178,7 @@ def test_the_agent_replaces_a_child_that_hangs_with_its_watchdog(cuda: FakeCuda,
     asyncio.run(whole())
 
 
+@pytest.mark.long
 def test_the_longest_pause_is_true_while_the_pauser_is_lost(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
 
@@ -202,7 +204,7 @@ def test_the_longest_pause_is_true_while_the_pauser_is_lost(cuda: FakeCuda, reco
 # -- the watchdog itself
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *in_long_tier(signal.SIGSTOP)])
 def test_a_watchdog_that_dies_or_hangs_is_replaced(cuda: FakeCuda, record: Path, number: int) -> None:
     program = cuda.start()
     with child(cuda, record) as (process, agent):
@@ -283,6 +285,7 @@ def test_the_probe_of_the_deployment_files(tmp_path: Path) -> None:
     assert subprocess.run(probe, check=False).returncode != 0
 
 
+@pytest.mark.long
 def test_what_was_left_by_all_is_resumed_by_the_next(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
     with child(cuda, record) as (process, agent):

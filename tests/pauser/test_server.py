@@ -18,6 +18,7 @@ from gpucommons.pauser.protocol import Hello, Operation, PauserRequest, decode_m
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from needs import needs_program, needs_root
 from pauser.rig import Connection, child, environment, kill_with_watchdog, service
+from tiers import in_long_tier
 from waiting import until
 
 
@@ -97,6 +98,7 @@ def test_an_agent_that_does_not_read_is_disconnected(cuda: FakeCuda, record: Pat
         assert process.wait(15) == 0
 
 
+@pytest.mark.long
 def test_a_child_whose_parent_is_gone_ends_although_its_socket_is_open(cuda: FakeCuda, record: Path) -> None:
     # A process that the agent forked may have kept the socket: no end of file comes.
     program = cuda.start()
@@ -131,6 +133,7 @@ def test_leftovers_of_the_record_are_resumed_before_the_hello(cuda: FakeCuda, re
     assert sorted(path.name for path in record.iterdir()) == ["999999999", "garbage"]
 
 
+@pytest.mark.long
 def test_a_lock_that_is_carried_out_after_its_caller_died_is_undone(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
     program.drain_in(0.6)
@@ -148,6 +151,7 @@ def test_a_lock_that_is_carried_out_after_its_caller_died_is_undone(cuda: FakeCu
     program.runs()
 
 
+@pytest.mark.long
 def test_an_entry_of_another_process_is_dropped_and_that_process_left_alone(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
     with child(cuda, record.with_name("other")) as (_, other):
@@ -163,6 +167,7 @@ def test_an_entry_of_another_process_is_dropped_and_that_process_left_alone(cuda
     program.runs()
 
 
+@pytest.mark.long
 def test_a_second_pauser_does_not_take_the_record_of_the_first(cuda: FakeCuda, record: Path) -> None:
     program = cuda.start()
     with child(cuda, record) as (_, agent):
@@ -250,6 +255,7 @@ def test_a_second_service_leaves_the_socket_of_the_first(cuda: FakeCuda, record:
         until(lambda: connect(path).hello().unavailable == "", "the first serves the next agent")
 
 
+@pytest.mark.long
 def test_a_service_replaces_the_socket_of_a_dead_one(cuda: FakeCuda, record: Path, tmp_path: Path) -> None:
     path = tmp_path / "pauser.sock"
     with service(cuda, record, path) as first:
@@ -279,7 +285,7 @@ def hello_as_nobody(path: Path) -> Hello:
     return found
 
 
-@pytest.mark.parametrize("user", ["65534", "nobody"])
+@pytest.mark.parametrize("user", ["65534", *in_long_tier("nobody")])
 def test_only_root_and_the_agents_user_are_served(cuda: FakeCuda, record: Path, user: str) -> None:
     needs_root()
     path = cuda.directory / "pauser.sock"
@@ -339,6 +345,7 @@ def test_the_pauser_does_not_read_modules_from_where_it_is_started(
     assert process.wait(15) == 0
 
 
+@pytest.mark.long
 def test_a_pid_that_was_reused_is_another_program(cuda: FakeCuda, record: Path) -> None:
     """For real, in a pid namespace: neither locked for the program that had the pid, nor resumed in its name."""
     needs_program("unshare")

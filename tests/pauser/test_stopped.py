@@ -254,6 +254,7 @@ def test_a_program_that_is_stopped_when_the_agent_ends_is_resumed_later(cuda: Fa
     until(lambda: recorded(record) == [], "it has left the record")
 
 
+@pytest.mark.long
 def test_the_next_pauser_takes_over_a_stopped_program(cuda: FakeCuda, record: Path) -> None:
     program, other = cuda.start(), cuda.start()
     with child(cuda, record) as (process, agent):

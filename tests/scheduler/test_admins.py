@@ -72,8 +72,8 @@ Scripted(path).register().ask().granted()
     ("place", "allowed"),
     [
         ([], True),
-        (["unshare", "--pid", "--fork"], False),
-        (["unshare", "--user", "--map-root-user"], False),
+        pytest.param(["unshare", "--pid", "--fork"], False, marks=pytest.mark.long),
+        pytest.param(["unshare", "--user", "--map-root-user"], False, marks=pytest.mark.long),
         (["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"], False),
     ],
     ids=["host", "pid namespace", "user namespace", "both"],

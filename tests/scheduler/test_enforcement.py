@@ -137,6 +137,7 @@ def test_what_cannot_be_paused_runs_and_the_reason_is_shown(fake: FakeCuda, tmp_
     enforced(fake, tmp_path, body)
 
 
+@pytest.mark.long
 def test_one_that_is_resumed_by_hand_runs_until_the_next_lease(fake: FakeCuda, tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
         await rig.until(State.LOCKED)

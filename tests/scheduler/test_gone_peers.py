@@ -281,6 +281,7 @@ def _confined() -> Iterator[tuple[RunningAgent, str]]:
             yield agent, path
 
 
+@pytest.mark.long
 def test_the_confined_service_decides_by_the_record_and_keeps_no_right_to_it(
     confined: tuple[RunningAgent, str],
 ) -> None:

@@ -23,6 +23,7 @@ T = MessageType
 HOSTILE_NAMES = ('quo"te\\', "line\nbreak\r\n", "../../../etc/passwd", "x" * 254, "{}", "\x01\x7f")
 
 
+@pytest.mark.long
 def test_a_thousand_clients_vanish_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, mode=Mode.SERIAL, max_connections_per_uid=2000) as served:
         crowd = [Scripted(served.path).register(f"c-{number}").ask() for number in range(1000)]
@@ -209,6 +210,7 @@ SCARCE = """
 """
 
 
+@pytest.mark.long
 def test_running_out_of_descriptors_ends_nothing(tmp_path: Path) -> None:
     with scheduler_process(SCARCE, tmp_path) as (process, path):
         assert process.stdin is not None

@@ -21,7 +21,7 @@ def over_driver(simulation: PhasedSimulation, kinds: list[Kind], seconds: float)
     return sum(simulation.play(seconds).values()) / sum(simulation.model.progress(kinds))
 
 
-@pytest.mark.parametrize("seed", [*range(3), *in_long_tier(*range(3, 20))])
+@pytest.mark.parametrize("seed", [0, *in_long_tier(*range(1, 20))])
 def test_no_set_of_jobs_is_slower_than_under_the_driver(seed: int) -> None:
     """From the first second on, for programs and clients, of one owner and of several."""
     dice = random.Random(seed)
@@ -36,7 +36,7 @@ def test_no_set_of_jobs_is_slower_than_under_the_driver(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "kinds",
-    [(4096, 4096), (2048, 4096), *in_long_tier((8192, 8192), (4096, 4096, 4096))],
+    [(4096, 4096), *in_long_tier((2048, 4096), (8192, 8192), (4096, 4096, 4096))],
     ids=str,
 )
 @pytest.mark.parametrize("program", [True, False], ids=["programs", "clients"])
@@ -61,6 +61,7 @@ def test_slow_pauses_are_not_to_the_cost_of_others(slow: float, least: float) ->
     assert min(rates[job.client.id] for job in jobs) >= least / 3 - 0.03
 
 
+@pytest.mark.long
 def test_failing_pauses_cost_little() -> None:
     """One in ten pauses fails: the program runs together with the next one for 250 ms."""
     for seed in range(4):

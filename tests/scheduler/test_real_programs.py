@@ -139,6 +139,7 @@ def test_noise_does_not_revoke_a_verdict() -> None:
     assert max(job.stops for job in jobs) <= 6
 
 
+@pytest.mark.long
 def test_a_light_program_that_becomes_a_trainer_shares_fairly() -> None:
     simulation = PhasedSimulation(RealModel())
     start_all(simulation, ["loop"], ["ann"])
@@ -180,7 +181,7 @@ def random_program(dice: random.Random) -> list[Stage]:
     return [stage for _ in range(150) for stage in ((period_s * duty, heavy), (period_s * (1 - duty) + 1e-3, None))]
 
 
-@pytest.mark.parametrize("seed", [*range(4), *in_long_tier(*range(4, 24))])
+@pytest.mark.parametrize("seed", [*range(2), *in_long_tier(*range(2, 24))])
 def test_pauses_for_looks_stay_within_their_budget_whatever_programs_do(seed: int) -> None:
     dice = random.Random(seed)
     simulation = PhasedSimulation(RealModel(), seed)
@@ -240,7 +241,7 @@ def steady_share(
     return (steady.progress_s - before_s) / 120.0
 
 
-@pytest.mark.parametrize("kind", ["train", "loop"])
+@pytest.mark.parametrize("kind", ["train", *in_long_tier("loop")])
 @pytest.mark.parametrize("life_s", [1.0, 4.0, *(pytest.param(life_s, marks=LONG) for life_s in (2.0, 6.0, 10.0))])
 @pytest.mark.parametrize("every_s", [0.5, 3.0, *in_long_tier(1.0, 2.0, 5.0)])
 def test_an_owner_that_keeps_starting_programs_does_not_starve_another(

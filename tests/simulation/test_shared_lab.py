@@ -95,6 +95,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     assert all(path.stat().st_size for path in own.values())
 
 
+@pytest.mark.long
 def test_programs_take_measured_turns(lab: Lab) -> None:
     until(lambda: lab.way(4) == "turns", "the dense pair takes turns")
     until(lambda: min(lab.client(pid)["turns_total"] for pid in (FINETUNE, NOTEBOOK)) > 5, "both have turns")
@@ -107,11 +108,12 @@ def test_programs_take_measured_turns(lab: Lab) -> None:
 
 
 def test_orders_reach_the_simulated_scheduler(lab: Lab) -> None:
+    training = JOBS[0].key.pid
+    until(lambda: lab.client(training), "the training takes turns")
     done = lab.command("scheduler", "set-limit", "container:train-vit", "--core", "50")
     assert (done.returncode, done.stdout) == (0, "container:train-vit is limited; 1 connected client updated\n"), (
         done.stderr
     )
-    training = JOBS[0].key.pid
     until(lambda: lab.client(training)["core_quota_percent"] == 50)
     turns = lab.client(training)["turns_total"]
     until(lambda: lab.client(training)["turns_total"] > turns + 2, "a lone program is paused by its quota")
