@@ -104,7 +104,7 @@ torture: $(VENV)/.ready-test
 $(VENV)/.ready: pyproject.toml
 	@scripts/make-venv $(PYTHON) $(VENV)
 	@echo "installing gpucommons into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[tui]'
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 

@@ -115,6 +115,20 @@ def test_a_dead_node_is_listed_with_the_time_of_its_last_answer(browser: Browser
         assert places(page) == ["gpu-3 · 0", "gpu-3 · 1"]
 
 
+def test_nodes_with_nothing_but_idle_gpus_are_folded(browser: Browser, shown: ShownFleet) -> None:
+    with opened(browser, shown.url, ready=READY) as page:
+        fold = page.locator("#now details")
+        expect(fold.locator("summary")).to_have_text("2 nodes with GPUs held idle")
+        expect(fold).not_to_have_attribute("open", re.compile(""))
+        for node in ("gpu-1:9460", "no host/<b>"):
+            expect(fold.locator(f"[data-problems-of='{node}']")).to_be_hidden()
+        expect(page.locator("#problems [data-problems-of='gpu-2:9460']")).to_be_visible()
+        fold.locator("summary").click()
+        expect(fold.locator("[data-problems-of='gpu-1:9460']")).to_have_text(
+            re.compile("gpu-1: .*GPU held idle for long")
+        )
+
+
 def test_filters_are_in_the_address(browser: Browser, shown: ShownFleet) -> None:
     with opened(browser, shown.url, ready=READY) as page:
         page.click("[data-part-of-sentence=free] a")

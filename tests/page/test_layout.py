@@ -6,6 +6,7 @@ held idle by which user and for how long, what waits for what and since when, wh
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from waiting import until
 
 pytestmark = pytest.mark.long
 
-MAX_HEIGHT = {360: 6000, 390: 6000, 1280: 3000, 1920: 3000}
+MAX_HEIGHT = {360: 6000, 390: 6000, 768: 6000, 1280: 3000, 1920: 3000}
 
 # What is wrong with the layout, in words.
 FAULTS = """() => {
@@ -27,10 +28,16 @@ FAULTS = """() => {
     const isSeen = (e) => e.checkVisibility() && !e.closest('.hidden, .skip, svg, .plot');
     // The lanes of a timeline cut their names; the table below has them in full.
     const scrolls = (e) => e.closest('.scroll, nav, .choice, .tall, .lanes');
+    // A name that ends in an ellipsis is longer than what is shown of it.
+    const cut = (e, right) => {
+        for (let above = e.parentElement; above && right > innerWidth; above = above.parentElement)
+            if (getComputedStyle(above).overflowX === 'hidden') right = Math.min(right, above.getBoundingClientRect().right);
+        return right;
+    };
     for (const e of document.querySelectorAll('body *')) {
         const box = e.getBoundingClientRect();
         if (!isSeen(e) || !box.width || scrolls(e)) continue;
-        if (box.right > innerWidth + 1 || box.left < -1) faults.push(`${name(e)} leaves the window at ${box.right}`);
+        if (cut(e, box.right) > innerWidth + 1 || box.left < -1) faults.push(`${name(e)} leaves the window at ${box.right}`);
     }
     const overlap = (a, b) =>
         a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
@@ -51,6 +58,14 @@ FAULTS = """() => {
             if (isSeen(e) && own.height && own.bottom > box.bottom + 1) faults.push(`${name(e)} leaves its card`);
         }
     }
+    // The sums of a table that scrolls stay at its bottom edge: no row shows below them.
+    for (const sums of document.querySelectorAll('.rolled tfoot th')) {
+        const table = sums.closest('.rolled').getBoundingClientRect();
+        const reach = sums.getBoundingClientRect().bottom + parseFloat(getComputedStyle(sums).boxShadow.split('px')[1]);
+        if (!(reach >= table.bottom)) faults.push(`a row shows below the sums, at ${reach}`);
+        const collapses = getComputedStyle(sums.closest('table')).borderCollapse === 'collapse';
+        if (collapses) faults.push('the line above the sums does not stay with them');
+    }
     if (document.documentElement.scrollWidth > innerWidth) faults.push('the page scrolls sideways');
     return faults;
 }"""
@@ -64,8 +79,11 @@ HOVER_ONLY = """() => [...document.querySelectorAll('main [title]')]
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[str]:
-    with running_agent("--simulate", "lab", "--share") as agent:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """With a price, so that the accounts have a cost."""
+    config = tmp_path_factory.mktemp("lab") / "gpucommons.toml"
+    config.write_text('[accounts]\nprice_per_gpu_hour = 2.5\ncurrency = "EUR"\n')
+    with running_agent("--simulate", "lab", "--share", "--config", str(config)) as agent:
         yield agent.url
 
 
@@ -93,7 +111,7 @@ def drawn(page: Page) -> None:
     page.set_viewport_size(size)
 
 
-@pytest.mark.parametrize("width", [360, 390, 1280, 1920])
+@pytest.mark.parametrize("width", [360, 390, 768, 1280, 1920])
 def test_nothing_overflows_or_overlaps_and_the_page_has_an_end(browser: Browser, lab: str, width: int) -> None:
     with opened(browser, lab, width=width, height=800) as page:
         with_all_kinds(page)
@@ -103,6 +121,8 @@ def test_nothing_overflows_or_overlaps_and_the_page_has_an_end(browser: Browser,
         assert height <= MAX_HEIGHT[width], f"{height} px high"
         if width <= 640:
             assert page.evaluate(HOVER_ONLY) == [], "a phone has no mouse"
+        cost = page.eval_on_selector("#accounts [data-total] [data-f=cost]", "e => e.getBoundingClientRect().right")
+        assert cost <= width - 8, "what was held, what of it idle, and the cost are in view without scrolling sideways"
 
 
 def strip_of(page: Page) -> str | None:
@@ -130,6 +150,27 @@ def test_the_first_screen_answers_the_questions_of_five_seconds(browser: Browser
         cuts = page.eval_on_selector_all("#accounts .scroll, #queue .scroll", cut)
         assert max(cuts) <= 0, "their columns are in view"
         expect(page.locator("#accounts [data-total] [data-f=gpu_equivalent_hours]")).to_have_text(re.compile(r"\d\sh"))
+        expect(page.locator("#accounts [data-total] [data-f=cost]")).to_have_text(re.compile(r"^\d+\.\d\d$"))
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="for a machine without an NVIDIA driver")
+def test_without_a_gpu_the_page_shows_what_there_is_and_names_the_driver_once(browser: Browser) -> None:
+    with running_agent() as agent, opened(browser, agent.url, height=2400) as page:
+        expect(page.locator("#now")).to_contain_text("no GPU")
+        expect(page.locator("#gpus .absent")).to_contain_text("libnvidia-ml.so.1")
+        expect(page.locator("#gpus")).to_contain_text("gpucommons up --simulate lab")
+        expect(page.locator("#who .quiet")).to_have_text("No process uses a GPU: this node has none.")
+        text = page.inner_text("main")
+        assert text.count("libnvidia-ml.so.1") == 1, text
+        expect(page.locator("#node [data-f='memory.total_bytes']")).to_have_text(re.compile(r"^\d"))
+        expect(page.locator("#history [data-series=cpu_utilization_ratio] canvas")).to_be_visible()
+        charts = page.locator("#history [data-series]")
+        expect(charts).to_have_count(2)
+        hint = page.locator("#history .by-mouse").evaluate(
+            "hint => hint.getBoundingClientRect().left - hint.closest('section').getBoundingClientRect().left"
+        )
+        assert hint == 0, "no gap for the legend of GPUs that do not exist"
+        assert page.evaluate(FAULTS) == []
 
 
 def test_processes_have_a_user_a_pid_a_time_and_their_share_of_the_cpu(browser: Browser, lab: str) -> None:

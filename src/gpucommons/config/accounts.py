@@ -245,7 +245,7 @@ class LeasesSettings:
     pass_limit_s: float = option(
         3600.0, "seconds for which later requests may take GPUs that a waiting request could use", minimum=0
     )
-    share_limit: int = option(4, "leases that may share a GPU, if all of them accept to share", minimum=1)
+    share_limit: int = option(5, "leases that may share a GPU, if all of them accept to share", minimum=1)
     no_show_after_s: float = option(
         1800.0, "seconds after which a reservation that is not used is released", minimum=60
     )

@@ -225,7 +225,7 @@ class AllocationReading:
 
 
 class SlotState(StrEnum):
-    """FREE: no workload holds it. HELD_IDLE: held, and no holder uses it. BUSY: held, and used or not known to be idle.
+    """FREE: no workload holds it. HELD_IDLE: held, and no holder uses it. BUSY: held and used, or held and use is unknown.
     RESERVED: a reservation is in force, and no workload holds it. LOST: its GPU no longer answers. UNKNOWN: no holder
     is known, and there may be one."""
 

@@ -202,11 +202,11 @@ function AccountRows({ period, rows }) {
           <tr>
             <th scope="col">${period.by[0].toUpperCase() + period.by.slice(1)}</th>
             <th scope="col" class="number">Held</th>
-            <th scope="col" class="number">Whole GPUs</th>
             <th scope="col" class="number">Active</th>
             <th scope="col" class="number">Idle</th>
-            ${energy && html`<th scope="col" class="number">Energy</th>`}
             ${priced && html`<th scope="col" class="number">Cost${period.currency ? ` ${period.currency}` : ''}</th>`}
+            <th scope="col" class="number">Whole GPUs</th>
+            ${energy && html`<th scope="col" class="number">Energy</th>`}
           </tr>
         </thead>
         <tbody>
@@ -226,11 +226,11 @@ function AccountRow({ name, row, priced, energy, total }) {
   return html`<tr data-account=${total ? undefined : name} data-total=${total ? 'yes' : undefined}>
     <th scope="row" class="name"><bdi>${name}</bdi></th>
     <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
-    <td class="number" data-f="gpu_equivalent_hours">${hours(row.gpu_equivalent_hours)}</td>
     <td class="number" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>
     <td class="number" data-f="idle_gpu_hours">${hours(row.idle_gpu_hours)}</td>
-    ${energy && html`<td class="number" data-f="energy_kwh">${kilowattHours(row.energy_kwh)}</td>`}
     ${priced && html`<td class="number" data-f="cost">${money(row.cost)}</td>`}
+    <td class="number" data-f="gpu_equivalent_hours">${hours(row.gpu_equivalent_hours)}</td>
+    ${energy && html`<td class="number" data-f="energy_kwh">${kilowattHours(row.energy_kwh)}</td>`}
   </tr>`;
 }
 

@@ -45,16 +45,16 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
           <tr>
             <th scope="col">User</th>
             <th scope="col" class="number">Held</th>
-            <th scope="col" class="number">Whole GPUs</th>
             <th scope="col" class="number spare">Active</th>
             <th scope="col" class="number">Idle</th>
             <th scope="col" class="number">Used</th>
             <th scope="col" class="wide">Idle share</th>
-            <th scope="col" class="number">Energy</th>
             ${
               'cost' in shown.total &&
               html`<th scope="col" class="number">Cost${shown.currency ? ' ' + shown.currency : ''}</th>`
             }
+            <th scope="col" class="number">Whole GPUs</th>
+            <th scope="col" class="number">Energy</th>
             ${'co2_g' in shown.total && html`<th scope="col" class="number">CO₂</th>`}
           </tr>
         </thead>
@@ -75,6 +75,7 @@ export function Accounts({ document, period, lit, onPick, onFocus }) {
         <tfoot><${User} name=${hidden ? 'your total' : 'total'} row=${shown.total} total=${true} /></tfoot>
       </table>
     </div>
+    ${!('cost' in shown.total) && html`<p class="quiet">No price is set (accounts.price_per_gpu_hour), so no cost is shown.</p>`}
     ${shown.total.unpriced_gpu_hours > 0 && html`<p class="quiet">Without a price: ${hours(shown.total.unpriced_gpu_hours)}.</p>`}
     <${Hidden} document=${document} section="accounts" />
     ${
@@ -101,15 +102,15 @@ function User({ name, row, most, total, owners, lit, onFocus }) {
       }
     </th>
     <td class="number" data-f="held_gpu_hours">${hours(row.held_gpu_hours)}</td>
-    <td class="number" data-f="gpu_equivalent_hours">${hours(row.gpu_equivalent_hours)}</td>
     <td class="number spare" data-f="active_gpu_hours">${hours(row.active_gpu_hours)}</td>
     <td class="number" data-f="idle_gpu_hours">${hours(row.idle_gpu_hours)}</td>
     <td class="number">${percent(used)}</td>
     <td class="wide">
       ${!total && html`<${Bar} ratio=${most ? row.idle_gpu_hours / most : 0} level="warn" />`}
     </td>
-    <td class="number" data-f="energy_kwh">${kilowattHours(row.energy_kwh)}</td>
     ${'cost' in row && html`<td class="number" data-f="cost">${money(row.cost)}</td>`}
+    <td class="number" data-f="gpu_equivalent_hours">${hours(row.gpu_equivalent_hours)}</td>
+    <td class="number" data-f="energy_kwh">${kilowattHours(row.energy_kwh)}</td>
     ${'co2_g' in row && html`<td class="number" data-f="co2_g">${mass(row.co2_g)}</td>`}
   </tr>`;
 }

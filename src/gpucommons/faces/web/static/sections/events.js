@@ -1,7 +1,7 @@
 // Firing alerts, and the last events, newest first.
 import { html, classes } from '../html.js';
 import { Absent, Hidden, isHidden, Section } from '../parts.js';
-import { clock, duration, words } from '../format.js';
+import { bytes, clock, duration, words } from '../format.js';
 
 const GRAVE = new Set([
   ...['gpu.lost', 'gpu.xid', 'quota.exceeded', 'turn.revoked'],
@@ -54,6 +54,10 @@ function Alerts({ document }) {
 const IDENTITIES = /_id$|^uuid$|^pci$/;
 const isShown = (name, { details, user }) =>
   details[name] && !IDENTITIES.test(name) && !(name === 'owner' && details[name] === user);
+// An amount gets its unit, as everywhere on the page: "36.0 GiB" for bytes 38654705664, "20 s" for seconds 20.4.
+const AMOUNTS = { bytes, seconds: duration };
+export const detailText = (name, value) =>
+  AMOUNTS[name] ? AMOUNTS[name](Number(value)) : `${words(name)} ${short(value)}`;
 const short = (text) => (text.length > 40 ? `${text.slice(0, 39)}…` : text);
 
 function Recent({ document }) {
@@ -77,7 +81,7 @@ function Recent({ document }) {
           ${event.user && html` <bdi>${event.user}</bdi>`}
           ${Object.keys(event.details)
             .filter((name) => isShown(name, event))
-            .map((name) => html` <span class="quiet">${words(name)} <bdi>${short(event.details[name])}</bdi></span>`)}
+            .map((name) => html` <span class="quiet"><bdi>${detailText(name, event.details[name])}</bdi></span>`)}
         </p>
       </li>`;
     })}

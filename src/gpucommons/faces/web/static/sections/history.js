@@ -122,7 +122,9 @@ function toggled({ lines }, index) {
 
 function Legend({ lines, view, onView, onZoom }) {
   return html`<div class="legend-line">
-    <ul aria-label="GPUs in the charts">
+    ${
+      lines.length > 0 &&
+      html`<ul aria-label="GPUs in the charts">
       ${lines.map(
         ({ id, label, index, at }) =>
           html`<li key=${id}>
@@ -134,7 +136,8 @@ function Legend({ lines, view, onView, onZoom }) {
           ><span class="swatch stroke ${lineClasses(at)}" aria-hidden="true"></span>${label}</button>
         </li>`,
       )}
-    </ul>
+    </ul>`
+    }
     ${
       view.from
         ? html`<p class="zoom">${spanOf(view)} <button type="button" onClick=${() => onZoom(0, 0)}>Reset zoom</button></p>`

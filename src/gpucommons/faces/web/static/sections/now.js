@@ -58,8 +58,9 @@ function target(document, part) {
   return part.slots.length ? `#gpu-${part.slots[0].split('.')[0]}` : '#gpus';
 }
 
-// A user who waits is not a problem of the node, but "No problem" next to one would be wrong.
-const isCalm = ({ summary }) => !summary.parts.some((part) => part.name === 'waiting');
+// A user who waits, or a GPU that is held idle, is not a problem of the node, but "No problem" next to one would be wrong.
+const isCalm = ({ summary }) =>
+  !summary.parts.some((part) => part.name === 'waiting' || ['bad', 'warning'].includes(part.tone));
 
 function Problems({ document }) {
   const { problems } = document;

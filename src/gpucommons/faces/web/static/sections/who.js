@@ -41,7 +41,11 @@ export function Who({ document, view, hostUse, turn, lit, onView, onFocus }) {
   const { who } = document;
   if (!who) {
     return html`<${Section} id="who" title="Who">
-      <${Absent} document=${document} source="nvml" otherwise="No GPU processes are known." />
+      ${
+        document.gpus
+          ? html`<${Absent} document=${document} source="nvml" otherwise="No GPU processes are known." />`
+          : html`<p class="quiet">No process uses a GPU: this node has none.</p>`
+      }
     </${Section}>`;
   }
   const columns = columnsOf(view.by);
