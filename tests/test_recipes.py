@@ -131,8 +131,9 @@ def test_the_readme_gets_a_free_gpu(node: MpsNode, tmp_path: Path) -> None:
         lines = block.splitlines()
         assert len(lines) == 6
         for line in lines:
-            # No Prometheus is configured here: the command says so.
-            printed = shell.type(line, status=2 if "--fleet" in line else 0)
+            # Nothing waits here, and no Prometheus is configured: the commands say so.
+            status = 1 if line.startswith("gpucommons why") else 2 if "--fleet" in line else 0
+            printed = shell.type(line, status=status)
             if "train.py" in line:
                 assert re.search(r"^GPU GPU-", printed, re.MULTILINE), line
         assert "fleet.prometheus_url" in printed
@@ -150,7 +151,7 @@ def test_five_students_share_one_gpu_and_the_sixth_waits(node: MpsNode, tmp_path
     with node.serving("per_user", settings):
         students = [shell.start(line.strip()) for _ in range(5)]
         started = [student.stdout.readline().split() for student in students if student.stdout]
-        assert [limit for limit, _ in started] == ["0=14305M"] * 5, "15 GB, in MiB"
+        assert [limit for limit, _ in started] == ["0=14306M"] * 5, "15 GB, in MiB"
         assert len({uuid for _, uuid in started}) == 1
         sixth = shell.start(line.strip())
         until(lambda: node.queue()["waiting"], "the sixth waits in line")

@@ -30,14 +30,17 @@ FAULTS = """() => {
     const scrolls = (e) => e.closest('.scroll, nav, .choice, .tall, .lanes');
     // A name that ends in an ellipsis is longer than what is shown of it.
     const cut = (e, right) => {
-        for (let above = e.parentElement; above && right > innerWidth; above = above.parentElement)
-            if (getComputedStyle(above).overflowX === 'hidden') right = Math.min(right, above.getBoundingClientRect().right);
+        for (let above = e.parentElement; above && right > innerWidth; above = above.parentElement) {
+            const hides = getComputedStyle(above).overflowX === 'hidden';
+            if (hides) right = Math.min(right, above.getBoundingClientRect().right);
+        }
         return right;
     };
     for (const e of document.querySelectorAll('body *')) {
         const box = e.getBoundingClientRect();
         if (!isSeen(e) || !box.width || scrolls(e)) continue;
-        if (cut(e, box.right) > innerWidth + 1 || box.left < -1) faults.push(`${name(e)} leaves the window at ${box.right}`);
+        const leaves = cut(e, box.right) > innerWidth + 1 || box.left < -1;
+        if (leaves) faults.push(`${name(e)} leaves the window at ${box.right}`);
     }
     const overlap = (a, b) =>
         a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
