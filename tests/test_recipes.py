@@ -212,7 +212,7 @@ def test_a_container_gets_the_gpu_of_its_lease(node: MpsNode, tmp_path: Path) ->
     with node.serving("off"):
         (uuid,) = re.findall(r'uuid="(GPU-[^"]+)"', node.agent.get("/metrics/gpucommons")[1])[:1]
         shell.type(with_docker)
-        # Docker wants the quotes: a comma would otherwise end the value.
+        # Docker needs the quotes: without them a comma ends the value.
         assert shell.noted() == [
             "docker",
             "run",
