@@ -225,9 +225,9 @@ class AllocationReading:
 
 
 class SlotState(StrEnum):
-    """FREE: no workload holds it. HELD_IDLE: held, and no holder uses it. BUSY: held and used, or held and use is unknown.
-    RESERVED: a reservation is in force, and no workload holds it. LOST: its GPU no longer answers. UNKNOWN: no holder
-    is known, and there may be one."""
+    """FREE: no workload holds it. HELD_IDLE: held, and no holder uses it. BUSY: held and used, or it is unknown whether
+    it is used. RESERVED: a reservation is in force, and no workload holds it. LOST: its GPU no longer answers. UNKNOWN:
+    no holder is known, and there may be one."""
 
     FREE = "free"
     HELD_IDLE = "held_idle"
