@@ -482,15 +482,15 @@ def _typed(*command: str) -> bytes:
 
 COUNT_SIGNALS = """
 import os, signal, sys
-seen = []
-signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
 signal.signal(signal.SIGTSTP, getattr(signal, sys.argv[1]))
+waited = {signal.SIGUSR1, signal.SIGUSR2}
+signal.pthread_sigmask(signal.SIG_BLOCK, waited)
 print("runner", os.getppid(), flush=True)
-while not seen:
-    signal.pause()
+seen = [signal.sigwait(waited)]
 print("had one", flush=True)
-sys.stdin.readline()
-print("signals", len(seen), flush=True)
+while seen[-1] != signal.SIGUSR2:
+    seen.append(signal.sigwait(waited))
+print("signals", *map(int, seen), flush=True)
 sys.exit(7)
 """
 
@@ -501,16 +501,17 @@ def test_after_ctrl_z_and_fg_the_command_goes_on_and_no_signal_comes_twice(shell
     shell.expect_match(r"runner \d+")
     found = re.search(r"runner (\d+)", shell.text)
     assert found is not None
-    os.kill(int(found[1]), signal.SIGUSR1)
+    runner = int(found[1])
+    os.kill(runner, signal.SIGUSR1)
     shell.expect("had one")
     shell.press(b"\x1a")
     shell.expect("Stopped")
     # It has to be stopped for longer than it waits for a signal.
     time.sleep(1.5)
     shell.press(b"fg; echo status $?\n")
-    shell.press(b"go on\n")
+    os.kill(runner, signal.SIGUSR2)
     shell.expect_match(r"status \d+")
-    assert "signals 1" in shell.text, shell.text
+    assert f"signals {signal.SIGUSR1:d} {signal.SIGUSR2:d}\r\n" in shell.text, shell.text
     assert "status 7" in shell.text, shell.text
 
 
