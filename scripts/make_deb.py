@@ -112,6 +112,8 @@ def describe(tree: Path, version: str, python: str) -> str:
 def main() -> None:
     if shutil.which("dpkg-deb") is None:
         sys.exit("cannot build the package: dpkg-deb is missing; it is part of Debian and Ubuntu")
+    # Not that of the user who builds it: the files would be writable or unreadable for others where it is installed.
+    os.umask(0o022)
     target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").absolute()
     python = os.environ.get("PYTHON", "/usr/bin/python3")
     with TemporaryDirectory() as directory:

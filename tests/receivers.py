@@ -8,10 +8,11 @@ import email.message
 import email.policy
 import json
 import socket
+import socketserver
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -151,3 +152,26 @@ def silent_server() -> Iterator[int]:
     """The port of a server that never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
+
+
+@contextmanager
+def raw_server(answer: bytes) -> Iterator[tuple[list[bytes], int]]:
+    """The first bytes of each request, and the port. It answers with these bytes, whatever they are, and says no more
+    until the other side closes."""
+    requests: list[bytes] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            requests.append(self.request.recv(65_536))
+            with suppress(OSError):
+                self.request.sendall(answer)
+                while self.request.recv(65_536):
+                    pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield requests, server.server_address[1]
+        finally:
+            server.shutdown()

@@ -59,6 +59,10 @@ def test_an_exemption_is_no_rule_for_clients(tmp_path: Path) -> None:
         ('a = { share = false, memory = "1Gi" }', "sharing_quotas.a: share = false and a quota"),
         ('a = { sleep_url = "http://h/sleep" }', "sharing_quotas.a: sleep_url and wake_url belong together"),
         ('a = { sleep_url = "x", wake_url = "y" }', "sharing_quotas.a: 'x' is not an address"),
+        (
+            'a = { command = "*vllm*", sleep_url = "http://10.0.0.5/sleep", wake_url = "http://10.0.0.5/wake_up" }',
+            "sharing_quotas.a: 'http://10.0.0.5/sleep' is not on this machine, and any user's program may match",
+        ),
         ('a = { memory = "lots" }', "sharing_quotas.a: invalid amount of memory 'lots'"),
         ('a = { share = "no" }', "'share': expected true or false, got 'no'"),
         ("a = { user = 5 }", "expected a str"),

@@ -39,7 +39,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = ROOT / "scripts" / "make_deb.py"
     environment = {**os.environ, "PIP_NO_DEPS": "1", "PYTHONPATH": PACKAGES, "PYTHON": "/usr/bin/python3.11"}
     made = [sys.executable, str(script), str(tmp_path_factory.mktemp("deb"))]
-    done = subprocess.run(made, capture_output=True, text=True, timeout=500, env=environment)
+    # Whatever files the user who builds it would make writable for all.
+    done = subprocess.run(made, capture_output=True, text=True, timeout=500, env=environment, umask=0)
     assert done.returncode == 0, done.stdout + done.stderr
     return Path(done.stdout.splitlines()[-1])
 
@@ -80,6 +81,18 @@ def shell(package: Path, tmp_path: Path) -> Iterator[Shell]:
         yield Shell(process)
     finally:
         process.communicate(timeout=30)
+
+
+def test_its_files_are_roots_and_only_root_can_change_them(package: Path) -> None:
+    """Also where the user who builds it has another umask: root runs what is in it."""
+    listed = subprocess.run(["dpkg-deb", "--contents", package], check=True, capture_output=True, text=True).stdout
+    rows = [line.split(maxsplit=5) for line in listed.splitlines()]
+    assert any(row[5] == "./opt/gpucommons/bin/gpucommons" for row in rows)
+    for mode, owner, *_, name in rows:
+        assert owner == "root/root", name
+        assert mode[0] == "l" or (mode[5], mode[8]) == ("-", "-"), f"{mode} {name}"
+        assert mode[7] == "r", f"users run it: {mode} {name}"
+        assert "s" not in mode[1:].lower(), f"{mode} {name}"
 
 
 def test_dpkg_installs_updates_removes_and_purges_it(shell: Shell) -> None:

@@ -9,7 +9,7 @@ from certificates import Authority
 from gpucommons.config.accounts import MailSettings, WebhookSettings
 from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, Webhook
 from prometheus_server import free_port
-from receivers import PASSWORD, USER, hook, mailbox, silent_server
+from receivers import PASSWORD, USER, hook, mailbox, raw_server, silent_server
 
 LETTER = Letter(
     "gpu1: GPU 3 idle for 2 h", "GPU 3 of gpu1 is idle: größer <!channel> @all & co.", "alice", "a@example.org"
@@ -90,6 +90,21 @@ def test_the_webhook_gets_text_that_calls_no_one(tmp_path: Path) -> None:
     expected = "GPU 3 of gpu1 is idle: größer &lt;!channel&gt; @\u200ball &amp; co."
     assert made.bodies == [{"text": expected}] * 2
     assert "cannot read" in str(failure(Webhook(WebhookSettings(url_file=str(tmp_path / "none")))))
+
+
+@pytest.mark.parametrize("answer", [b"x" * (10 << 20), b"x"], ids=["10 MB", "one byte of many"])
+def test_a_webhook_with_a_long_or_slow_answer_has_the_message_once(answer: bytes) -> None:
+    """It has taken the message: a second try would be a second message."""
+    with raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 10485760\r\n\r\n" + answer) as (requests, port):
+        Webhook(WebhookSettings(f"http://127.0.0.1:{port}/services/secret"), timeout_s=20.0).deliver(LETTER)
+        assert len(requests) == 1
+
+
+def test_a_webhook_that_refuses_with_a_long_answer_is_not_asked_again() -> None:
+    with raw_server(b"HTTP/1.1 404 Not Found\r\nContent-Length: 10485760\r\n\r\n" + b"x" * (10 << 20)) as (_, port):
+        refused = failure(Webhook(WebhookSettings(f"http://127.0.0.1:{port}/services/secret")))
+    assert refused.final
+    assert str(refused) == "the webhook answered with status 404"
 
 
 @pytest.mark.parametrize(("status", "final"), [(404, True), (400, True), (302, True), (429, False), (503, False)])

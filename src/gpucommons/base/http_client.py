@@ -95,15 +95,18 @@ async def get_chunks(
 async def post_json(
     url: str, value: object, server: str, failure: Failure, *, timeout_s: float, max_bytes: int = _CHUNK_BYTES
 ) -> None:
-    """One POST on a new connection; the answer's body is not used. Every failure is a `failure`, without the URL.
+    """One POST on a new connection, without a body if `value` is None. Every failure is a `failure`, without the URL.
 
+    The body of a success is not read: however long or slow it is, the request was carried out, and is not repeated.
     The reason is `status` for a refusal that will be repeated, and `busy` for one that a later try may not get.
     """
-    status, body = await _carry_out(_Request("POST", url, server, server, failure, timeout_s, json=value), max_bytes)
-    if status in _LATER or status >= 500:
-        raise failure("busy", f"{server} answered with status {status}{_reason(body)}")
-    if not 200 <= status < 300:
-        raise failure("status", f"{server} answered with status {status}{_reason(body)}")
+    async with _answer(_Request("POST", url, server, server, failure, timeout_s, json=value)) as response:
+        status = response.status
+        if 200 <= status < 300:
+            return
+        body = await _beginning(response, max_bytes)
+    reason = "busy" if status in _LATER or status >= 500 else "status"
+    raise failure(reason, f"{server} answered with status {status}{_reason(body)}")
 
 
 class _Request(NamedTuple):
@@ -142,6 +145,15 @@ async def _answer(request: _Request) -> AsyncIterator["aiohttp.ClientResponse"]:
                 yield response
     except OSError as error:
         raise request.failure("unreachable", f"cannot reach {request.at}: {_why(error)}") from None
+
+
+async def _beginning(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:
+    body = b""
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        body += chunk
+        if len(body) >= max_bytes:
+            break
+    return body[:max_bytes]
 
 
 async def body_of(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:

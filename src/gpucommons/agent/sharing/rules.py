@@ -11,11 +11,14 @@ from gpucommons.config.option import ConfigError
 from gpucommons.config.scheduler import SharingQuotaSettings
 from gpucommons.config.settings import Settings
 from gpucommons.model.words import SharingClass
+from gpucommons.scheduler.parking.sleep_calls import is_local
 from gpucommons.scheduler.policy.quotas import QuotaRule, QuotaValues
 from gpucommons.scheduler.programs.matching import ProgramRule
 
 # The kernel, the container runtime or Slurm says these of a process. A client of nvshare only claims its pod's name.
 _OF_PROCESSES: Final = ("user", "group", "container", "job", "unit", "command")
+# Users cannot choose these: see ProgramRule.names_owner.
+_OF_OWNERS: Final = ("user", "uid", "container", "pod", "job", "unit")
 
 
 def client_rules(settings: Settings) -> tuple[QuotaRule, ...]:
@@ -83,6 +86,10 @@ def _checked(section: SharingQuotaSettings) -> QuotaValues:
     for url in filter(None, (section.sleep_url, section.wake_url)):
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is not an address: use http://127.0.0.1:8000/sleep or the like")
+        if not is_local(url) and all(getattr(section, name) == "*" for name in _OF_OWNERS):
+            raise ValueError(
+                f"{url!r} is not on this machine, and any user's program may match: add one of {', '.join(_OF_OWNERS)}"
+            )
     memory = parse_memory(section.memory) if section.memory else None
     core = parse_core(str(section.core)) if section.core else None
     return QuotaValues(memory, core, SharingClass(section.class_) if section.class_ else None)
