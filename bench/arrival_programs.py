@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -127,7 +128,7 @@ def shards(folder: str) -> None:
     try:
         torch.set_default_dtype(torch.bfloat16)
         model = AutoModelForCausalLM.from_pretrained(folder).to("cuda")
-        amount = sum(one.numel() * one.element_size() for one in model.parameters())
+        amount = sum(weights.numel() * weights.element_size() for weights in model.parameters())
         torch.cuda.synchronize()
         answer(f"ok {time.monotonic() - begun_s:.2f} {amount / 2**30:.1f}")
     except torch.OutOfMemoryError:
@@ -226,25 +227,23 @@ def shared(gib: float) -> None:
     _two_processes(gib, _sums_of_given, lambda held: held)
 
 
+PROGRAMS: dict[str, Callable[[float], None]] = {
+    "torch": torch_program,
+    "ballast": ballast,
+    "server": server,
+    "loader": loader,
+    "graph": graph,
+    "pair": pair,
+    "shared": shared,
+}
+
 if __name__ == "__main__":
     kind, *values = sys.argv[1:]
     if kind == "cuda":
         cuda(int(values[0]))
-    elif kind == "torch":
-        torch_program(float(values[0]))
-    elif kind == "ballast":
-        ballast(float(values[0]))
     elif kind == "save":
         save(values[0], float(values[1]))
     elif kind == "shards":
         shards(values[0])
-    elif kind == "server":
-        server(float(values[0]))
-    elif kind == "graph":
-        graph(float(values[0]))
-    elif kind == "pair":
-        pair(float(values[0]))
-    elif kind == "shared":
-        shared(float(values[0]))
     else:
-        loader(float(values[0]))
+        PROGRAMS[kind](float(values[0]))
