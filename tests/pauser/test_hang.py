@@ -4,6 +4,7 @@ Real processes and the fake driver. The longest pause is ten minutes here: it re
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -21,12 +22,17 @@ from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Operation, PauserRequest
 from gpucommons.pauser.record import PauseRecord
 from gpucommons.pauser.release import state_letter
-from pauser.rig import child, kill_with_watchdog, service, settings, watchdog_of
+from pauser.rig import child, kill_with_watchdog, pausing, service, settings, watchdog_of
 from tiers import in_long_tier
-from waiting import until
+from waiting import LoadMeter, until
 
-# The promise is 5 s; a busy machine may take longer.
-WITHIN_S = 15.0
+log = logging.getLogger(__name__)
+
+# The promise, on a machine that does nothing else. A busy one delays the work that is needed until programs run again:
+# at most the start of an interpreter. `pytest -rP` prints what each test measured.
+PROMISED_S = 5.0
+RECOVERY_CPU_S = 0.5
+GIVEN_UP_S = 60.0
 MAX_PAUSE_S = 600.0
 
 
@@ -96,10 +102,13 @@ def stop_all(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
 
 
-def all_run(programs: list[FakeProgram], begun_s: float) -> float:
+def all_run_in_time(programs: list[FakeProgram], load: LoadMeter, cpu_s: float = RECOVERY_CPU_S) -> None:
+    """`load` was entered when the fault came."""
     for program in programs:
-        program.runs(WITHIN_S)
-    return time.monotonic() - begun_s
+        program.runs(GIVEN_UP_S)
+    paused_s, bound_s = load.elapsed_s, PROMISED_S + load.delay_s(cpu_s)
+    log.warning("paused for %.2f s; at most %.2f s on a machine of this load", paused_s, bound_s)
+    assert paused_s < bound_s
 
 
 async def pause(pauser: Pauser, programs: list[FakeProgram]) -> None:
@@ -121,9 +130,9 @@ def test_a_child_of_the_agent(cuda: FakeCuda, record: Path, fault: Callable[[int
         pid = pauser.pid
         assert pid is not None
         await asyncio.to_thread(until, lambda: watchdog_of(pid), "the watchdog has started")
-        begun_s = time.monotonic()
-        fault(pid)
-        assert await asyncio.to_thread(all_run, programs, begun_s) < WITHIN_S
+        with LoadMeter() as load:
+            fault(pid)
+            await asyncio.to_thread(all_run_in_time, programs, load)
         await asyncio.to_thread(until, lambda: pauser.pid not in (None, pid), "another has been started")
         assert pauser.counters.longest_pause_s > 0.0, "the pauses ended with its successor's hello, not with its loss"
         await pauser.stop()
@@ -142,18 +151,44 @@ def test_a_service(cuda: FakeCuda, record: Path, tmp_path: Path, fault: Callable
             assert await pauser.wait_available(30)
             await pause(pauser, programs)
             await asyncio.to_thread(until, lambda: watchdog_of(first.pid), "the watchdog has started")
-            begun_s = time.monotonic()
-            fault(first.pid)
-            # A pauser that is only stopped is killed by its watchdog: then systemd, or Kubernetes, starts another.
-            await asyncio.to_thread(first.wait, WITHIN_S)
-            if fault is not kill_all:
-                assert await asyncio.to_thread(all_run, programs, begun_s) < WITHIN_S
-            with service(cuda, record, path, "--max-pause-s", str(MAX_PAUSE_S)):
-                assert await asyncio.to_thread(all_run, programs, begun_s) < WITHIN_S
-                assert await pauser.wait_available(30)
-                await pauser.stop()
+            with LoadMeter() as load:
+                fault(first.pid)
+                if fault is not kill_all:
+                    await asyncio.to_thread(all_run_in_time, programs, load)
+                # A pauser that is only stopped is killed by its watchdog: then systemd, or Kubernetes, starts another.
+                await asyncio.to_thread(first.wait, GIVEN_UP_S)
+                with service(cuda, record, path, "--max-pause-s", str(MAX_PAUSE_S)):
+                    if fault is kill_all:
+                        await asyncio.to_thread(all_run_in_time, programs, load)
+                    assert await pauser.wait_available(30)
+                    await pauser.stop()
 
     asyncio.run(whole())
+
+
+@pytest.mark.parametrize("as_service", [False, *in_long_tier(True)])
+def test_a_call_that_hangs(cuda: FakeCuda, record: Path, tmp_path: Path, as_service: bool) -> None:
+    """Programs that are paused meanwhile are resumed as the agent asks for it."""
+    *programs, hung = [cuda.start() for _ in range(3)]
+    path = tmp_path / "run" / "pauser.sock"
+
+    async def whole(given: PauserSettings) -> None:
+        async with pausing(given) as pauser:
+            await pause(pauser, programs)
+            cuda.say(f"hang lock {hung.pid}")
+            with LoadMeter() as load:
+                assert (await pauser.lock(hung.key, timeout_ms=100)).failure is not None
+                for program in programs:
+                    assert (await pauser.unlock(program.key)).failure is None
+                await asyncio.to_thread(all_run_in_time, programs, load)
+            cuda.unsay("hang")
+            await asyncio.to_thread(hung.runs)
+
+    if as_service:
+        with service(cuda, record, path, "--max-pause-s", str(MAX_PAUSE_S)):
+            asyncio.run(whole(PauserSettings(socket_path=path)))
+    else:
+        asyncio.run(whole(settings(cuda, record, MAX_PAUSE_S)))
 
 
 def test_the_agent_replaces_a_child_that_hangs_with_its_watchdog(cuda: FakeCuda, record: Path) -> None:
@@ -168,10 +203,12 @@ def test_the_agent_replaces_a_child_that_hangs_with_its_watchdog(cuda: FakeCuda,
         pid = pauser.pid
         assert pid is not None
         await asyncio.to_thread(stop_all, pid)
-        watchdog = watchdog_of(pid)
-        assert watchdog is not None
-        assert (await pauser.lock(programs[1].key, timeout_ms=100)).failure is not None
-        await asyncio.to_thread(all_run, programs, time.monotonic())
+        with LoadMeter() as load:
+            watchdog = watchdog_of(pid)
+            assert watchdog is not None
+            assert (await pauser.lock(programs[1].key, timeout_ms=100)).failure is not None
+            # An interpreter ends, and two start.
+            await asyncio.to_thread(all_run_in_time, programs, load, 2 * RECOVERY_CPU_S)
         os.kill(watchdog, signal.SIGKILL)
         await pauser.stop()
 
