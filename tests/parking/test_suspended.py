@@ -237,6 +237,7 @@ def test_without_host_memory_the_job_keeps_its_gpu_memory_and_the_next_job_reads
     job.rig.run(body)
 
 
+@pytest.mark.long
 def test_a_job_that_cannot_be_moved_is_stopped_again(cuda: FakeCuda, record: Path) -> None:
     job = Job(cuda, record)
     cuda.say("fail checkpoint 801")
@@ -253,6 +254,7 @@ def test_a_job_that_cannot_be_moved_is_stopped_again(cuda: FakeCuda, record: Pat
     job.rig.run(body)
 
 
+@pytest.mark.long
 def test_a_job_that_is_ended_while_it_is_parked_leaves_nothing(cuda: FakeCuda, record: Path) -> None:
     job = Job(cuda, record)
 
@@ -317,6 +319,7 @@ def freeze(group: Path, frozen: bool) -> None:
         (group / "cgroup.freeze").write_text("1" if frozen else "0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resumed_during_the_move", [False, True])
 def test_a_job_whose_cgroup_slurm_freezes(cuda: FakeCuda, record: Path, resumed_during_the_move: bool) -> None:
     """With proctrack/cgroup: SIGTSTP first, 2 s later the freezer of each step; thawed and SIGCONT to resume."""

@@ -26,11 +26,12 @@ from stack.test_check import BROKEN
 LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "has_gpus"),
     [
         (StackSettings(), False),
-        pytest.param(
+        (
             StackSettings(
                 run_agent=True,
                 grafana_root_url="https://gpus.example.org/",
@@ -38,7 +39,6 @@ LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
                 targets_dir="/etc/gpucommons/targets",
             ),
             True,
-            marks=pytest.mark.long,
         ),
     ],
 )

@@ -63,6 +63,7 @@ def test_what_was_not_read_is_not_healthy() -> None:
     assert health(with_readings()) == {}
 
 
+@pytest.mark.long
 def test_links_between_gpus_are_those_of_the_driver(tmp_path: Path) -> None:
     needs_program("cc")
     (tmp_path / "library").mkdir()

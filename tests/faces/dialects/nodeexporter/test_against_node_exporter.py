@@ -42,6 +42,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str
     return [tuple(texts) for texts in played("compare", tmp_path_factory.mktemp("mounts"))]
 
 
+@pytest.mark.long
 def test_both_see_the_same_machine(rounds: list[tuple[str, str, str]]) -> None:
     comparison = Comparison()
     for before, theirs, after in rounds:

@@ -110,6 +110,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         return texts
 
 
+@pytest.mark.long
 def test_files_are_served_as_node_exporter_serves_them(good: tuple[str, str]) -> None:
     ours, theirs = good
     assert compared(ours, theirs) == []
@@ -120,10 +121,12 @@ def test_files_are_served_as_node_exporter_serves_them(good: tuple[str, str]) ->
         assert own[name] == peer[name]
 
 
+@pytest.mark.long
 def test_promtool_has_no_complaint_about_the_format(good: tuple[str, str]) -> None:
     assert not [line for line in judged(good[0]) if line.startswith("error")]
 
 
+@pytest.mark.long
 def test_a_difference_is_seen(good: tuple[str, str]) -> None:
     ours, theirs = good
     assert compared(ours.replace("backup_runs_total 7", "backup_runs_total 8"), theirs)
