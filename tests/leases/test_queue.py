@@ -519,6 +519,25 @@ def test_a_request_waits_for_its_own_reservation_within_the_quota() -> None:
     assert granted(queue, 30.0) == {waits: ("GPU-0", "GPU-1")}
 
 
+def test_a_reservation_of_another_member_counts_against_the_quota_of_the_group() -> None:
+    """Also while the request waits for a GPU: it does not wait for those of the other member."""
+    users = UserFacts({"students": frozenset({"alice", "bob"})})
+    queue = opened(*map(whole, range(3)), quotas=(LeaseQuotaSettings(group="students", gpus=2),), users=users)
+    asked(queue, CHEN, gpus=3)
+    granted(queue)
+    queue.reserve(*BOB, 2, 10.0, 1000.0, 0.0)
+    waits = asked(queue, ALICE, 20.0)
+    assert granted(queue, 20.0) == {}
+    assert queue.waits[waits].detail == "group students has 2 of 2 GPUs"
+
+
+def test_hours_that_are_not_known_are_shown_as_unknown_and_refuse_no_request() -> None:
+    queue = opened(whole(0), quotas=(LeaseQuotaSettings("*", hours=10),), users=UserFacts({}, None))
+    first = asked(queue, ALICE)
+    assert set(granted(queue)) == {first}
+    assert [use.used_hours for use in queue.quota_uses()["alice"]] == [None]
+
+
 def test_one_waiting_request_keeps_no_more_reservations_than_it_needs() -> None:
     queue = opened(*map(whole, range(4)), settings=LeasesSettings(no_show_after_s=300.0))
     others = asked(queue, BOB, gpus=4)

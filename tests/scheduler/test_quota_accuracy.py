@@ -3,6 +3,7 @@
 import pytest
 
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.scheduler.policy.quota_bucket import QuotaBucket
 from gpucommons.scheduler.policy.state import Mode
 from scheduler.simulation import Simulation
 
@@ -63,6 +64,18 @@ def test_a_client_that_waited_for_others_saves_up_half_a_minute_of_its_share_at_
     before_s = simulation.billed_s(script)
     simulation.run(MINUTE_S)
     assert 0.5 * MINUTE_S + 5.0 < simulation.billed_s(script) - before_s < 0.5 * (MINUTE_S + 30.0) + 1.0
+
+
+def test_what_a_client_saved_while_it_waited_is_lost_once_it_asks_for_nothing_over_a_window() -> None:
+    settings = SchedulerSettings()
+    window_s = settings.compute_window_ms / 1000
+    bucket = QuotaBucket(50, settings, 0.0)
+    bucket.settle_waiting(MINUTE_S, 0.0)
+    assert bucket.balance_s > 10.0
+    bucket.settle_idle(MINUTE_S + window_s / 2)
+    assert bucket.balance_s > 10.0, "it requests again soon"
+    bucket.settle_idle(MINUTE_S + 2 * window_s)
+    assert bucket.balance_s <= window_s
 
 
 def test_a_share_that_is_borrowed_is_given_back_at_once() -> None:
