@@ -176,6 +176,17 @@ def test_idleness_saves_nothing() -> None:
         assert gained == pytest.approx(400.0, abs=QUANTUM_S)
 
 
+def test_a_new_client_of_an_owner_has_no_claim_to_what_the_other_one_had() -> None:
+    simulation = Simulation(SchedulerSettings(mode=Mode.SERIAL))
+    first = simulation.add(owner="alice")
+    simulation.add(owner="bob")
+    simulation.run(3600.0)
+    simulation.add(owner="alice")
+    before_s = simulation.billed_s(first)
+    simulation.run(1200.0)
+    assert simulation.billed_s(first) - before_s == pytest.approx(300.0, abs=60.0)
+
+
 def test_a_time_alone_is_not_held_against_a_client() -> None:
     gpu = Gpu(mode=Mode.CONCURRENT)
     first = gpu.start(8)
