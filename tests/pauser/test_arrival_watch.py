@@ -6,14 +6,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch, _DeviceEvents
+from needs import needs_root
 from waiting import until
 
 NAMES = ("nvidiactl", "nvidia-uvm", "nvidia0")
@@ -223,3 +225,38 @@ def test_the_files_of_many_programs_that_start_at_once_are_all_watched(tmp_path:
 
         for file in files:
             until(partial(is_watched, file), f"{file.name} is watched")
+
+
+OPENS = 'exec 3<>"$0/nvidiactl" 4<>"$0/nvidia0"; echo ready; exec sleep 600'
+
+
+def test_many_programs_of_one_user_do_not_hide_those_of_another() -> None:
+    needs_root()
+    tried: list[int] = []
+    end = threading.Event()
+
+    def hold(key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
+        tried.append(key.pid)
+        end.wait(120)
+        return False
+
+    with ExitStack() as stack:
+        # Other users may look into it.
+        directory = Path(stack.enter_context(TemporaryDirectory()))
+        directory.chmod(0o755)
+        for name in NAMES:
+            (directory / name).touch()
+            (directory / name).chmod(0o666)
+        stack.callback(end.set)
+        watch, begun = ArrivalWatch(hold, directory), threading.Event()
+        watch.watch(ArrivalTerms({0: "GPU-0"}, frozenset({0})), begun=begun.set)
+        stack.callback(watch.watch, None)
+        assert begun.wait(30)
+        for _ in range(80):
+            command = ["sh", "-c", OPENS, str(directory)]
+            flood = stack.enter_context(subprocess.Popen(command, user=64_000, stdout=subprocess.PIPE, text=True))
+            stack.callback(flood.kill)
+            assert flood.stdout is not None
+            assert flood.stdout.readline() == "ready\n"
+        with program(directory) as new:
+            until(lambda: new.pid in tried, "the program of the other user is noticed")

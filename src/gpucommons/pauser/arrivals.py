@@ -40,6 +40,8 @@ LATER_TRY_S: Final = 1.0
 # A process that opens device files so often without CUDA is a monitor.
 _MAX_TRIES: Final = 20
 _MAX_CANDIDATES: Final = 64
+# Of one user: one that starts hundreds of programs does not hide those of others.
+_MAX_OF_USER: Final = 32
 _MAX_REMEMBERED: Final = 1024
 _SCAN_S: Final = 0.05
 _SCAN_AGAIN_S: Final = (0.005, 0.02)
@@ -85,6 +87,7 @@ class Opened(NamedTuple):
 class _Tried:
     """`times`: how often it was a candidate. `now`: a thread tries to lock it. `done`: it has CUDA."""
 
+    uid: int
     times: int = 0
     now: bool = True
     done: bool = False
@@ -219,10 +222,11 @@ class ArrivalWatch:
         parent = self._parent(key.pid)
         if parent in users and self._is_fork(key.pid, parent):
             return False
-        return sum(row.now for row in self._tried.values()) < _MAX_CANDIDATES
+        uid, tries = self._uid(key.pid), [row.uid for row in self._tried.values() if row.now]
+        return len(tries) < _MAX_CANDIDATES and tries.count(uid) < _MAX_OF_USER
 
     def _try(self, key: ProcessKey) -> None:
-        tried = self._tried.setdefault(key, _Tried())
+        tried = self._tried.setdefault(key, _Tried(self._uid(key.pid)))
         tried.now = True
         within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
         tried.times += 1
@@ -271,10 +275,17 @@ class ArrivalWatch:
             if opened is None or not (opened.control or opened.gpus):
                 continue
             with suppress(OSError, ValueError, IndexError):
-                if terms.uid is not None and os.stat(self._procfs / str(pid)).st_uid != terms.uid:
+                if terms.uid is not None and self._uid(pid) != terms.uid:
                     continue
                 stat = (self._procfs / str(pid) / "stat").read_bytes()
                 yield ProcessKey(pid, processes.start_ticks(stat)), opened
+
+    def _uid(self, pid: int) -> int:
+        """-1 for a process that has ended."""
+        try:
+            return os.stat(self._procfs / str(pid)).st_uid
+        except OSError:
+            return -1
 
     def _pids(self) -> list[int]:
         return _pids(self._procfs)
