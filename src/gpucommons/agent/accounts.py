@@ -122,7 +122,7 @@ class Accounts:
         recent: dict[OwnerKey, Amounts] | None = None
         if totals is not None:
             since_s = self._latest.wall_s - _RECENT_S if self._latest else 0.0
-            recent = {key: known.amounts for key, known in totals.items() if known.last_wall_s >= since_s}
+            recent = {key: total.amounts for key, total in totals.items() if total.last_wall_s >= since_s}
         return LedgerReading(state, recent, self._quotas, self._event_log.writing)
 
     async def report(self, query: ReportQuery) -> PeriodAccounts:

@@ -117,7 +117,7 @@ def _device_plugin(settings: Settings) -> "DevicePlugin":
         _resources(kubernetes),
         Path(settings.path.device_plugins),
         cast("Placement", kubernetes.placement),
-        _Injector(kubernetes, [Path(each.strip()) for each in settings.path.cdi.split(",") if each.strip()]).choose,
+        _Injector(kubernetes, [Path(path.strip()) for path in settings.path.cdi.split(",") if path.strip()]).choose,
     )
 
 
@@ -131,7 +131,7 @@ def _resources(settings: KubernetesSettings) -> "list[ShareResource]":
         ShareResource("nvshare.com/gpu", settings.nvshare_shares_per_gpu, nvshare),
         ShareResource("xpushare.com/gpu", settings.xpushare_shares_per_gpu, xpushare),
     )
-    return [each for each in offered if each.shares_per_gpu]
+    return [resource for resource in offered if resource.shares_per_gpu]
 
 
 class _Injector:

@@ -70,10 +70,15 @@ def check_ports(listeners: Iterable[tuple[str, str]]) -> None:
             )
 
 
-def _clash(one: object, other: object) -> bool:
-    if not isinstance(one, Address) or not isinstance(other, Address) or one.port != other.port or one.port == 0:
+def _clash(address: object, other: object) -> bool:
+    if (
+        not isinstance(address, Address)
+        or not isinstance(other, Address)
+        or address.port != other.port
+        or address.port == 0
+    ):
         return False
-    return one.host == other.host or not _EVERY_INTERFACE.isdisjoint({one.host, other.host})
+    return address.host == other.host or not _EVERY_INTERFACE.isdisjoint({address.host, other.host})
 
 
 def _settings(dialect: str) -> str:

@@ -162,4 +162,4 @@ def page_address(pattern: str, instance: str, node: str) -> str | None:
     needed = _PLACE.findall(pattern)
     if any(_INSTANCE.fullmatch(values[name]) is None for name in needed):
         return None
-    return _PLACE.sub(lambda found: values[found[1]], pattern)
+    return _PLACE.sub(lambda match: values[match[1]], pattern)

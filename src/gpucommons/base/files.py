@@ -46,10 +46,10 @@ def open_state_file(path: Path | str, flags: int) -> int:
 
 def _others_may_write(directory: Path) -> bool:
     try:
-        found = os.stat(directory)
+        status = os.stat(directory)
     except OSError:
         return False
-    return bool(found.st_mode & 0o002) or found.st_uid not in (0, os.geteuid())
+    return bool(status.st_mode & 0o002) or status.st_uid not in (0, os.geteuid())
 
 
 @contextmanager
@@ -213,10 +213,10 @@ class FileFollower:
     def _has_moved_on(self, live: _Segment, intact: bool) -> bool:
         """Whether the path is another file by now, or the file was truncated."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except FileNotFoundError:
             return False
-        if found.st_ino != live.place.inode:
+        if status.st_ino != live.place.inode:
             # The writer may still have it open: check once more before leaving it.
             self._leaving, was_leaving = True, self._leaving
             return was_leaving
@@ -251,7 +251,7 @@ class FileFollower:
         rotated = self._rotated_since(kept.rotated_ns)
         done_ns = rotated[-1].modified_ns if rotated else kept.rotated_ns
         if kept.offset:
-            number = next((n for n, each in enumerate(rotated) if _holds(each, kept)), None)
+            number = next((n for n, file in enumerate(rotated) if _holds(file, kept)), None)
             if number is None:
                 self.rotations_lost += 1
                 rotated = []
@@ -263,8 +263,8 @@ class FileFollower:
 
     def _queue(self, whole: list[_Rotated], done_ns: int) -> None:
         """Queue these from their start, then the live file from its start."""
-        self._next.extend(_opened(each.path, Position(rotated_ns=each.modified_ns - 1)) for each in whole)
-        done_ns = max((done_ns, *(each.modified_ns for each in whole)))
+        self._next.extend(_opened(file.path, Position(rotated_ns=file.modified_ns - 1)) for file in whole)
+        done_ns = max((done_ns, *(file.modified_ns for file in whole)))
         self._next.append(_opened(self.path, Position(rotated_ns=done_ns), is_live=True))
 
     def _switch_to(self, segment: _Segment) -> None:
@@ -276,7 +276,7 @@ class FileFollower:
     def _rotated_since(self, modified_ns: int) -> list[_Rotated]:
         """The rotated copies in the same directory that were written after that time, oldest first."""
         name = self.path.name
-        found: dict[str, _Rotated] = {}
+        by_name: dict[str, _Rotated] = {}
         with os.scandir(self.path.parent) as entries:
             for entry in entries:
                 if entry.name.startswith(name) and _ROTATED_SUFFIX.fullmatch(entry.name, len(name)):
@@ -284,9 +284,9 @@ class FileFollower:
                         status = entry.stat()
                     except FileNotFoundError:
                         continue
-                    found[entry.name] = _Rotated(Path(entry.path), status.st_ino, status.st_mtime_ns)
-        once = (each for name, each in found.items() if name.removesuffix(".gz") == name or name[:-3] not in found)
-        return sorted((each for each in once if each.modified_ns > modified_ns), key=lambda each: each.modified_ns)
+                    by_name[entry.name] = _Rotated(Path(entry.path), status.st_ino, status.st_mtime_ns)
+        once = (file for name, file in by_name.items() if name.removesuffix(".gz") == name or name[:-3] not in by_name)
+        return sorted((file for file in once if file.modified_ns > modified_ns), key=lambda file: file.modified_ns)
 
 
 def _opened(path: Path, place: Position, is_live: bool = False) -> _Segment:

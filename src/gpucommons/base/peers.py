@@ -54,8 +54,8 @@ def look_at(pid: int) -> PeerProcess:
     # First: a program that sends one order may be gone at any moment.
     local = is_local(pid)
     cgroup = _named_cgroup(str(pid))
-    found = _container_id(cgroup)
-    container = None if found is None or found == _container_id(_named_cgroup("self")) else found
+    container_id = _container_id(cgroup)
+    container = None if container_id is None or container_id == _container_id(_named_cgroup("self")) else container_id
     # From another pid namespace than ours or below, the kernel reports 0.
     in_pod = None if pid == 0 else _POD.search(cgroup) is not None
     return PeerProcess(local, container, None if local else _user_namespace(pid), in_pod)

@@ -105,11 +105,11 @@ class ProcessStarts:
         if self._online != _online():
             return None
         self._read_rings()
-        known = self._known.get(pid)
-        if known is None or not known.is_local:
-            return None if known is None else False
+        process = self._known.get(pid)
+        if process is None or not process.is_local:
+            return None if process is None else False
         # What it did later is known only if no ring has lost a record since it started.
-        return True if known.since_ns >= self._complete_since_ns else None
+        return True if process.since_ns >= self._complete_since_ns else None
 
     def _read_rings(self) -> None:
         for ring in self._rings:
@@ -117,9 +117,9 @@ class ProcessStarts:
             self._complete_since_ns = max(self._complete_since_ns, complete_since_ns)
             for start in starts:
                 is_local = start.namespaces == self._own
-                known = self._known.pop(start.pid, _Known(start.time_ns, is_local))
-                since_ns = min(known.since_ns, start.time_ns)
-                self._known[start.pid] = _Known(since_ns, known.is_local and is_local)
+                process = self._known.pop(start.pid, _Known(start.time_ns, is_local))
+                since_ns = min(process.since_ns, start.time_ns)
+                self._known[start.pid] = _Known(since_ns, process.is_local and is_local)
         while len(self._known) > _MAX_KNOWN:
             del self._known[next(iter(self._known))]
 

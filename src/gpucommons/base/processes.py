@@ -145,14 +145,14 @@ def hides_processes(procfs: Path) -> bool:
 
 def _hidepid_of(mountinfo: str, mount_point: str) -> str | None:
     """Its value for the last procfs at this place; None where it is not set."""
-    found = None
+    hidepid = None
     for line in mountinfo.splitlines():
         mount, _, filesystem = line.partition(" - ")
         fields, kind = mount.split(), filesystem.split()
         if len(fields) > 4 and fields[4] == mount_point and len(kind) > 2 and kind[0] == "proc":
             options = kind[2].split(",")
-            found = next((option.removeprefix(_HIDEPID) for option in options if option.startswith(_HIDEPID)), None)
-    return found
+            hidepid = next((option.removeprefix(_HIDEPID) for option in options if option.startswith(_HIDEPID)), None)
+    return hidepid
 
 
 # The ancestors of a process.

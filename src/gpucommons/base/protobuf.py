@@ -23,7 +23,7 @@ def text_of(message: bytes, field: int) -> str:
 
 
 def texts_of(message: bytes, field: int) -> list[str]:
-    return [_decoded(each) for each in submessages(message, field)]
+    return [_decoded(content) for content in submessages(message, field)]
 
 
 def number_of(message: bytes, field: int) -> int:

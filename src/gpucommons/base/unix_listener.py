@@ -146,8 +146,8 @@ def _refusal(path: str, why: str, setting: str) -> ListenError:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    found = os.lstat(path)
-    return found.st_dev, found.st_ino
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
 
 
 def _may_create(directory: Path) -> bool:

@@ -48,15 +48,15 @@ def user_namespace(process: int) -> UserNamespace | None:
 
 def _outermost(descriptor: int, own: int) -> UserNamespace | None:
     """Closes the descriptor."""
-    found: UserNamespace | None = None
+    outermost: UserNamespace | None = None
     for _ in range(_MAX_DEPTH):
         try:
             inode = os.fstat(descriptor).st_ino
             if inode == own:
-                return found
+                return outermost
             owner = bytearray(_UID.size)
             fcntl.ioctl(descriptor, _GET_OWNER_UID, owner)
-            found = UserNamespace(_UID.unpack(owner)[0], str(inode))
+            outermost = UserNamespace(_UID.unpack(owner)[0], str(inode))
             parent = fcntl.ioctl(descriptor, _GET_PARENT)
         finally:
             os.close(descriptor)

@@ -58,9 +58,9 @@ def parse_when(text: str, now: datetime) -> datetime:
         today = _at(now, time)
         return today if today > now else _at(now + timedelta(days=1), time)
     if len(words) == 2 and (time := _time_of_day(words[1])) and (days := _days(words[0], now)) is not None:
-        found = _at(now + timedelta(days=days), time)
-        is_past_weekday = found <= now and words[0] not in ("today", "tomorrow")
-        return _at(now + timedelta(days=7), time) if is_past_weekday else found
+        next_time = _at(now + timedelta(days=days), time)
+        is_past_weekday = next_time <= now and words[0] not in ("today", "tomorrow")
+        return _at(now + timedelta(days=7), time) if is_past_weekday else next_time
     return _date(text, now)
 
 
@@ -89,14 +89,14 @@ def _date(text: str, now: datetime) -> datetime:
     hours, colon, rest = clock.partition(":")
     padded = f"{day} {hours.zfill(2)}{colon}{rest}" if clock else day
     try:
-        found = datetime.fromisoformat(padded)
+        moment = datetime.fromisoformat(padded)
     except ValueError:
         raise ValueError(
             f"invalid time {text!r}: use now, 'in 2h', 9:00, 'tomorrow 9:00', 'monday 14:00' or '2026-11-20 9:00'"
         ) from None
     try:
         # The first and the last days of the calendar are beyond it in some time zones.
-        return (found if found.tzinfo else found.astimezone()).astimezone(now.tzinfo)
+        return (moment if moment.tzinfo else moment.astimezone()).astimezone(now.tzinfo)
     except (ValueError, OverflowError):
         raise ValueError(f"invalid time {text!r}: out of range; use a date of the next weeks") from None
 
@@ -177,8 +177,10 @@ def reserve(
     show_line(
         printable(f"reservation {made['id']}: GPU {slots} from {local_time(begins_s)} until {local_time(ends_s)}")
     )
-    for each in made.get("held_beyond", ()):
-        show_line(printable(f"note: {each}; the reservation moves to a GPU that is free then, or waits for this one"))
+    for sentence in made.get("held_beyond", ()):
+        show_line(
+            printable(f"note: {sentence}; the reservation moves to a GPU that is free then, or waits for this one")
+        )
     show_line(printable("At that time start your command with 'gpucommons run': it gets a reserved GPU."))
 
 

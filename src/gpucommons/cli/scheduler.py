@@ -57,10 +57,10 @@ _START = "start it with: gpucommons up --share"
 def send(config: Path | None, socket_path: str | None, request: dict[str, object]) -> Any:
     path = Path(control_path(socket_path or load_settings(config, {}).settings.scheduler.socket))
     # Not Path.exists, which raises an error for a directory that is closed to this user.
-    found = [each for each in ((path,) if socket_path else control_sockets(path)) if os.path.exists(each)]
-    if not found:
+    sockets = [socket for socket in ((path,) if socket_path else control_sockets(path)) if os.path.exists(socket)]
+    if not sockets:
         raise AgentUnreachable(f"{_NOT_RUNNING}: {path} does not exist; {_START}")
-    return _ask(found, request)
+    return _ask(sockets, request)
 
 
 def _ask(paths: Sequence[Path], request: Mapping[str, object]) -> Any:

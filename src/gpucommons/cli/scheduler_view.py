@@ -28,7 +28,7 @@ def status_lines(turns: Document) -> Iterator[str]:
     yield from parked_lines(turns)
     if turns["left_alone"]:
         yield "left alone"
-        yield from (f"  {one['name']}: {one['sentence']}" for one in turns["left_alone"])
+        yield from (f"  {program['name']}: {program['sentence']}" for program in turns["left_alone"])
 
 
 def parked_programs(turns: Document) -> Mapping[str, Document]:
@@ -40,48 +40,54 @@ def parked_programs(turns: Document) -> Mapping[str, Document]:
 def parked_lines(turns: Document) -> Iterator[str]:
     if programs := parked_programs(turns):
         yield "parked"
-        yield from (f"  {_parked_line(one)}" for one in programs.values())
-    held = [one for one in (turns["parking"] or {"arrivals": {}})["arrivals"].values() if one["held"]]
+        yield from (f"  {_parked_line(program)}" for program in programs.values())
+    held = [arrival for arrival in (turns["parking"] or {"arrivals": {}})["arrivals"].values() if arrival["held"]]
     if held:
         yield "waiting for room"
-        yield from (f"  {arrival_line(one)}" for one in held)
+        yield from (f"  {arrival_line(arrival)}" for arrival in held)
 
 
-def _parked_line(one: Document) -> str:
+def _parked_line(program: Document) -> str:
     """`alice · lab.ipynb (pid 4711): parked, 40.0 GiB in host memory; parked 14:02 by order; wakes when you use it`."""
-    why = f"; not back yet: {one['waits']}" if one["waits"] else f"; {one['sentence']}" if one["sentence"] else ""
-    return f"{one['name']}: {one['stage']}, {gibibytes(one['host_bytes'])} in host memory{why}"
+    why = (
+        f"; not back yet: {program['waits']}"
+        if program["waits"]
+        else f"; {program['sentence']}"
+        if program["sentence"]
+        else ""
+    )
+    return f"{program['name']}: {program['stage']}, {gibibytes(program['host_bytes'])} in host memory{why}"
 
 
-def arrival_line(one: Document) -> str:
+def arrival_line(arrival: Document) -> str:
     """`dana · train.py (pid 4711) waited 6 s for room: 58.0 GiB of carol's idle notebook was parked`."""
-    return f"{one['name']} {one['sentence']}"
+    return f"{arrival['name']} {arrival['sentence']}"
 
 
 def room_lines(turns: Document, uid: int | None, target: str | None = None) -> Iterator[str]:
     """What is parked of a user's programs, and which of them waited for room as they started; or of a target's."""
     parking = turns["parking"]
-    for key, one in ({} if parking is None else parking["programs"]).items():
-        if target in _parked_names(key, one) if target is not None else one["uid"] == uid:
-            yield f"{_parked_line(one)}."
-    for one in ({} if parking is None else parking["arrivals"]).values():
-        if target in (one["name"], str(one["pid"]), f"pid:{one['pid']}") if target is not None else one["uid"] == uid:
-            yield f"{arrival_line(one)}."
+    for key, row in ({} if parking is None else parking["programs"]).items():
+        if target in _parked_names(key, row) if target is not None else row["uid"] == uid:
+            yield f"{_parked_line(row)}."
+    for row in ({} if parking is None else parking["arrivals"]).values():
+        if target in (row["name"], str(row["pid"]), f"pid:{row['pid']}") if target is not None else row["uid"] == uid:
+            yield f"{arrival_line(row)}."
 
 
 def kept_lines(turns: Document, gpu_uuids: AbstractSet[str], target: str | None = None) -> Iterator[str]:
     """Suspended jobs that keep memory of these GPUs, or that are the target."""
-    for job, one in ({} if turns["parking"] is None else turns["parking"]["kept"]).items():
-        if target == job or not gpu_uuids.isdisjoint(one["gpu_uuids"]):
-            yield f"{one['sentence']}."
+    for job, row in ({} if turns["parking"] is None else turns["parking"]["kept"]).items():
+        if target == job or not gpu_uuids.isdisjoint(row["gpu_uuids"]):
+            yield f"{row['sentence']}."
 
 
 def _class(client: Document) -> str:
     return f"; {client['class_sentence']}" if client["class_sentence"] else ""
 
 
-def _parked_names(key: str, one: Document) -> set[str]:
-    return {key, one["name"], *(text for pid in one["processes"] for text in (str(pid), f"pid:{pid}"))}
+def _parked_names(key: str, program: Document) -> set[str]:
+    return {key, program["name"], *(text for pid in program["processes"] for text in (str(pid), f"pid:{pid}"))}
 
 
 def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
@@ -150,23 +156,25 @@ def behind(turns: Document, id: str) -> list[str]:
         return []
     queue = gpu["waiting"]
     before = queue[: queue.index(id)] if id in queue else []
-    return [each for each in dict.fromkeys([*gpu["running"], *before]) if each != id]
+    return [client_id for client_id in dict.fromkeys([*gpu["running"], *before]) if client_id != id]
 
 
 def explanations(turns: Document, target: str) -> list[str]:
     """One line for each client or program that the target means."""
-    found = turns_of_target(turns, target)
+    turns_there = turns_of_target(turns, target)
     return [
-        *(explanation(turns, id) for id in found["clients"]),
-        *(f"{_parked_line(one)}." for one in parked_programs(found).values()),
-        *(f"{one['name']} is left alone: {one['sentence']}." for one in found["left_alone"]),
+        *(explanation(turns, id) for id in turns_there["clients"]),
+        *(f"{_parked_line(program)}." for program in parked_programs(turns_there).values()),
+        *(f"{program['name']} is left alone: {program['sentence']}." for program in turns_there["left_alone"]),
     ]
 
 
 def turns_of_target(turns: Document, target: str) -> Document:
     """The document of turns with only those clients, parked programs and programs left alone that the target means."""
-    parked = {key: one for key, one in parked_programs(turns).items() if target in _parked_names(key, one)}
-    alone = [one for one in turns["left_alone"] if target == one["name"] or _is_pid_of(target, one["name"])]
+    parked = {key: program for key, program in parked_programs(turns).items() if target in _parked_names(key, program)}
+    alone = [
+        program for program in turns["left_alone"] if target == program["name"] or _is_pid_of(target, program["name"])
+    ]
     return {
         **turns,
         "clients": {id: turns["clients"][id] for id in clients_named(turns, target)},
@@ -208,14 +216,17 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
 
 def _behind(turns: Document, id: str) -> str:
     clients = turns["clients"]
-    names = [_client_name(each, clients[each]) if each in clients else each for each in behind(turns, id)]
+    names = [
+        _client_name(client_id, clients[client_id]) if client_id in clients else client_id
+        for client_id in behind(turns, id)
+    ]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"behind {', '.join(names[:_NAMED])}{more}; " if names else ""
 
 
 def _culprits(uuid: str, clients: Document) -> str:
-    found = [f"{_client_name(id, client)}, {_conduct(client)}" for id, client in _unresponsive(uuid, clients)]
-    return "".join(f"; unresponsive: {culprit}" for culprit in found)
+    culprits = [f"{_client_name(id, client)}, {_conduct(client)}" for id, client in _unresponsive(uuid, clients)]
+    return "".join(f"; unresponsive: {culprit}" for culprit in culprits)
 
 
 def _expected(expected_s: float | None) -> str:

@@ -357,6 +357,6 @@ def _checked(key: Key, value: Any, where: str) -> Any:
     return value
 
 
-def _nearest(unknown: str, known: Iterable[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(unknown, known, 1)
+def _nearest(unknown: str, names: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(unknown, names, 1)
     return f"did you mean '{near[0]}'?" if near else otherwise

@@ -35,7 +35,7 @@ def lease_socket(setting: str) -> Path:
 
 def lease_sockets(setting: str) -> list[Path]:
     """The sockets that a command tries, in this order."""
-    return [Path(setting)] if setting else [each / _LEASES for each in known_directories()]
+    return [Path(setting)] if setting else [directory / _LEASES for directory in known_directories()]
 
 
 def control_path(scheduler_socket: str) -> str:
@@ -57,8 +57,8 @@ def control_sockets(
     """
     uid = os.getuid() if uid is None else uid
     own = () if uid == 0 else (own_control_socket(environment, uid),)
-    known = (each / _CONTROL for each in known_directories(environment, uid))
-    return tuple(dict.fromkeys((*own, of_node, *known)))
+    others = (directory / _CONTROL for directory in known_directories(environment, uid))
+    return tuple(dict.fromkeys((*own, of_node, *others)))
 
 
 def _given(environment: Mapping[str, str]) -> Path | None:

@@ -116,13 +116,10 @@ def text_of(held: HeldIdle, step: IdleStep, action: IdleAction, act_in_s: float,
 
 
 def _state(held: HeldIdle, hostname: str) -> str:
-    one = len(held.slots) == 1
+    have = "has" if len(held.slots) == 1 else "have"
     since = f" since {clock_text(held.since_wall_s)}" if held.since_wall_s is not None else ""
     by = f"your {held.subject}" if held.user else held.subject
-    return (
-        f"{gpus(held.slots)} of {hostname} {'has' if one else 'have'} been held by {by}{since}, and not used by it for "
-        f"{held.idle_text}"
-    )
+    return f"{gpus(held.slots)} of {hostname} {have} been held by {by}{since}, and not used by it for {held.idle_text}"
 
 
 def event_sentence(held: HeldIdle) -> str:
@@ -265,8 +262,8 @@ def _wasters(accounts: PeriodAccounts) -> list[str]:
 def _lost_line(lost: Sequence[LostGpu]) -> str:
     if not lost:
         return "No GPU was lost."
-    times = Counter(each.gpu for each in lost)
-    last = {each.gpu: each.wall_s for each in sorted(lost, key=lambda each: each.wall_s)}
+    times = Counter(loss.gpu for loss in lost)
+    last = {loss.gpu: loss.wall_s for loss in sorted(lost, key=lambda loss: loss.wall_s)}
     parts = (
         f"GPU {gpu} ({f'{count} times, last ' if count > 1 else ''}{datetime.fromtimestamp(last[gpu]):%d %b %H:%M})"
         for gpu, count in sorted(times.items())

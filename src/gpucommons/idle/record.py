@@ -60,19 +60,19 @@ class IdleRecordFile:
         self._file.write(value)
 
     def _parsed(self, value: dict[str, Any], now_wall_s: float) -> IdleRecord:
-        messages = tuple(_message(*each) for each in value["messages"])
+        messages = tuple(_message(*fields) for fields in value["messages"])
         unsent = {name: tuple(Letter(*letter) for letter in letters) for name, letters in value["unsent"].items()}
         digest = str(value["digest"])
         absence_s = now_wall_s - float(value["time_unix_s"])
         if value["boot_id"] != self._boot_id or not -_LONGEST_ABSENCE_S <= absence_s <= _LONGEST_ABSENCE_S:
             return IdleRecord(messages=messages, unsent=unsent, digest=digest)
         periods: dict[IdleKey, IdlePeriod] = {
-            (str(workload), str(slot)): IdlePeriod(float(length_s), (), frozenset(ProcessKey(*each) for each in keys))
+            (str(workload), str(slot)): IdlePeriod(float(length_s), (), frozenset(ProcessKey(*key) for key in keys))
             for workload, slot, length_s, keys in value["periods"]
         }
         # "ladder" is its name in the files of release 0.1.0.
         steps = value.get("escalation") or value.get("ladder") or {}
-        escalation = {str(key): StepsTaken(*each) for key, each in steps.items()}
+        escalation = {str(key): StepsTaken(*fields) for key, fields in steps.items()}
         return IdleRecord(periods, escalation, messages, unsent, digest)
 
 

@@ -186,18 +186,18 @@ def detect_events(
 
 def _xid_programs(before: DetectorState, reading: XidProgramsReading, new_events: _NewEvents) -> int:
     """The programs that XIDs hit, under the name of their user. The numbers begin again with each agent."""
-    for one in reading.programs:
-        if one.number > before.xid_programs:
+    for program in reading.programs:
+        if program.number > before.xid_programs:
             details: Details = {
-                "gpu": str(one.gpu_index),
-                "uuid": one.gpu_uuid,
-                "xid": str(one.code),
-                "program": one.program,
-                "pid": str(one.pid),
-                "by": "kernel log" if one.is_certain else "only program on the GPU",
+                "gpu": str(program.gpu_index),
+                "uuid": program.gpu_uuid,
+                "xid": str(program.code),
+                "program": program.program,
+                "pid": str(program.pid),
+                "by": "kernel log" if program.is_certain else "only program on the GPU",
             }
-            new_events.append((PROGRAM_XID, one.user, details))
-    return max((before.xid_programs, *(one.number for one in reading.programs)))
+            new_events.append((PROGRAM_XID, program.user, details))
+    return max((before.xid_programs, *(program.number for program in reading.programs)))
 
 
 def _gpus(

@@ -111,8 +111,8 @@ def _holding(account: Account, rows: list[Allocation], causes: _IdleCauses) -> H
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    present = [value for value in values if value is not None]
+    return sum(present) if present else None
 
 
 # What one flush writes, and the backlog of batches that could not be written yet. Pure.

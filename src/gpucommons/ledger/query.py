@@ -234,7 +234,7 @@ def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Pr
             name = _slot_row(slot)
             times[name] = times.get(name, SlotTime()).plus(time)
             amounts_of.setdefault(name, [])
-    rows = {name: sum_amounts(each) if each else Amounts() for name, each in amounts_of.items()}
+    rows = {name: sum_amounts(amounts) if amounts else Amounts() for name, amounts in amounts_of.items()}
     gaps: dict[str, int] = {}
     for gap in period.gaps:
         gaps[gap.reason] = gaps.get(gap.reason, 0) + gap.ns
@@ -332,14 +332,14 @@ def _read_job(connection: sqlite3.Connection, name: str, user: str | None) -> Jo
     namespace, _, pod = name.rpartition("/")
     if not pod:
         return None
-    found = _accounts(connection, "job = ?", (name,)) or _accounts(
+    accounts = _accounts(connection, "job = ?", (name,)) or _accounts(
         connection, "pod = ? AND (namespace = ? OR ? = '')", (pod, namespace, namespace)
     )
-    chosen = {number: row for number, row in found.items() if user in (None, account_name(row[0]))}
+    chosen = {number: row for number, row in accounts.items() if user in (None, account_name(row[0]))}
     if not chosen:
         return None
-    known = [figures for _, figures in chosen.values() if figures is not None]
-    figures = reduce(JobFigures.merged, known) if len(known) == len(chosen) else None
+    recorded = [figures for _, figures in chosen.values() if figures is not None]
+    figures = reduce(JobFigures.merged, recorded) if len(recorded) == len(chosen) else None
     usage = _usage(connection, {number: account for number, (account, _) in chosen.items()}, figures)
     return JobUsage(name, usage, figures, models_in(connection)) if usage else None
 

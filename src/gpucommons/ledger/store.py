@@ -149,7 +149,7 @@ class Store:
             self._connection.executemany(
                 f"INSERT INTO totals VALUES (?, ?, ?, ?, {_QUESTION_MARKS}) ON CONFLICT DO UPDATE SET "
                 f"last_wall_s = max(last_wall_s, excluded.last_wall_s), {_AT_LEAST}",
-                [(*key, known.last_wall_s, *known.amounts) for key, known in totals.items()],
+                [(*key, total.last_wall_s, *total.amounts) for key, total in totals.items()],
             )
 
     def prune(self, retention: Retention, now_wall_s: float) -> None:
@@ -265,11 +265,11 @@ class Store:
     def _slot(self, slot: Slot) -> int:
         return self._number(self._slots, slot, _INSERT_SLOT, _FIND_SLOT)
 
-    def _number(self, known: dict[_Key, int], key: _Key, insert: str, select: str) -> int:
-        number = known.get(key)
+    def _number(self, numbers: dict[_Key, int], key: _Key, insert: str, select: str) -> int:
+        number = numbers.get(key)
         if number is None:
             row = self._connection.execute(select, key).fetchone()
-            number = known[key] = row[0] if row else int(self._connection.execute(insert, key).lastrowid or 0)
+            number = numbers[key] = row[0] if row else int(self._connection.execute(insert, key).lastrowid or 0)
         return number
 
 

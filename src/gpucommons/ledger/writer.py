@@ -308,6 +308,6 @@ def _added(totals: Mapping[OwnerKey, Totals], batch: Batch, wall_s: float) -> di
     """A new mapping: readers may still hold the old one."""
     added = dict(totals)
     for key, amounts in batch.by_owner().items():
-        known = added.get(key)
-        added[key] = Totals(known.amounts.plus(amounts) if known else amounts, wall_s)
+        total = added.get(key)
+        added[key] = Totals(total.amounts.plus(amounts) if total else amounts, wall_s)
     return added

@@ -76,8 +76,8 @@ def cost_columns(amounts: Amounts, charge: Charge, prices: Prices) -> dict[str, 
         parts.append(None if energy_uj is None else energy_uj * prices.per_kwh)
         columns["energy_cost"] = _converted(parts[-1])
     if parts:
-        known = [part for part in parts if part is not None]
-        columns["cost"] = _converted(sum(known)) if known else None
+        known_parts = [part for part in parts if part is not None]
+        columns["cost"] = _converted(sum(known_parts)) if known_parts else None
     if prices.per_gpu_hour:
         columns["unpriced_gpu_hours"] = round(charge.unpriced_ns / _UNIT, 6)
     if prices.co2_g_per_kwh is not None:

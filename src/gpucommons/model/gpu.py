@@ -345,9 +345,9 @@ class Gpu:
             percent = self.readings.utilization_percent
             return None if percent is None else percent / 100
         measured = [
-            (one.gpu_instance_slices, one.gpm.graphics_ratio)
-            for one in self.gpu_instances()
-            if one.gpm is not None and one.gpm.graphics_ratio is not None
+            (instance.gpu_instance_slices, instance.gpm.graphics_ratio)
+            for instance in self.gpu_instances()
+            if instance.gpm is not None and instance.gpm.graphics_ratio is not None
         ]
         if not measured or not self.mig_slices:
             return None

@@ -173,8 +173,8 @@ class LeaseWait:
     @property
     def expected_start_s(self) -> float | None:
         """None: not known."""
-        known = [at_s for at_s in (None if self.is_guess else self.start_s, self.room_s) if at_s is not None]
-        return min(known, default=None)
+        starts_s = [at_s for at_s in (None if self.is_guess else self.start_s, self.room_s) if at_s is not None]
+        return min(starts_s, default=None)
 
     @property
     def sentence(self) -> str:

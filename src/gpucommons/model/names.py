@@ -22,7 +22,7 @@ def owner_key(owner: Owner) -> str:
 def process_name(owner: str, command: str, pids: Collection[int]) -> str:
     """The name of a process or program: `alice · train.py (pid 4711)`. Printable, and of bounded length."""
     which = f"pid {min(pids)}" if len(pids) == 1 else f"{len(pids)} processes" if pids else "pid unknown"
-    subject = " · ".join(printable(each, _LONGEST_PART) for each in (owner, command) if each)
+    subject = " · ".join(printable(part, _LONGEST_PART) for part in (owner, command) if part)
     return f"{subject} ({which})"
 
 

@@ -60,10 +60,10 @@ class Portion(NamedTuple):
 
 def sum_portions(parts: Iterable[Portion | None]) -> Portion | None:
     """The sum of what is known; None if nothing is. Measured only if all of it is."""
-    known = [part for part in parts if part is not None]
-    if not known:
+    known_parts = [part for part in parts if part is not None]
+    if not known_parts:
         return None
-    amounts, bases = zip(*known, strict=True)
+    amounts, bases = zip(*known_parts, strict=True)
     return Portion(sum(amounts), Basis.MEASURED if bases.count(Basis.MEASURED) == len(bases) else Basis.APPORTIONED)
 
 

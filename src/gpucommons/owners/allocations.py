@@ -155,7 +155,7 @@ def fold(
     judged = processes is not None
     return AllocationReading(
         table.all,
-        tuple(row for info, found in slots.items() for row in _allocations(info, found, judged, active_ratio)),
+        tuple(row for info, slot_rows in slots.items() for row in _allocations(info, slot_rows, judged, active_ratio)),
         claims.containers,
         claims.unmanaged,
         complete,
@@ -185,10 +185,10 @@ def _place(
             here = None if kind == _GRAPHICS else located[at]
         if here is None:
             continue
-        info, slot_rows, known = here
+        info, slot_rows, claims = here
         lease = lease_of.get(share.key, "") if lease_of and share.key is not None else ""
         key = (id(share.workload), id(share.owner), lease)
-        claim = known[key] if key in known else claim_of(share, info, lease, key)
+        claim = claims[key] if key in claims else claim_of(share, info, lease, key)
         row = None if claim is None else slot_rows.rows.get(claim.id)
         (slot_rows.shares_of(claim) if row is None else row.shares).append(share)
     for info, slot_rows in slots.items():
@@ -271,35 +271,35 @@ def _of_process(share: ProcessShare, group_of: Mapping[str, str]) -> Claim:
     return Claim(kind, name, id, account, (), Access.SPECIFIC, True, True, interface, bool(workload.job))
 
 
-def _allocations(info: SlotInfo, found: _SlotRows, judged: bool, active_ratio: float) -> Iterable[Allocation]:
-    rows = list(found.rows.values())
+def _allocations(info: SlotInfo, slot_rows: _SlotRows, judged: bool, active_ratio: float) -> Iterable[Allocation]:
+    rows = list(slot_rows.rows.values())
     holders = [row for row in rows if row.holds] or [row for row in rows if row.claim.by_itself]
-    _settle_ownerless(found, holders, rows)
+    _settle_ownerless(slot_rows, holders, rows)
     shares = _shares(holders)
-    known = judged and info.processes_known
+    is_known = judged and info.processes_known
     for row in rows:
         share = shares.get(row.claim.id, 0)
-        usage = row.usage or (_Usage() if known else _UNKNOWN)
-        active = _is_active(usage, share, active_ratio) if row.claim.running else False if known else None
+        usage = row.usage or (_Usage() if is_known else _UNKNOWN)
+        active = _is_active(usage, share, active_ratio) if row.claim.running else False if is_known else None
         yield _allocation(info, row.claim, share, usage, active)
 
 
-def _settle_ownerless(found: _SlotRows, holders: list[_Row], rows: list[_Row]) -> None:
+def _settle_ownerless(slot_rows: _SlotRows, holders: list[_Row], rows: list[_Row]) -> None:
     """Usage without an owner belongs to the only running holder of the slot; without one, it is unattributed."""
-    if found.ownerless is None:
+    if slot_rows.ownerless is None:
         return
     running = [row for row in holders if row.claim.running]
     accounts = {row.claim.account for row in running}
     if len(accounts) == 1:
         row = running[0]
-        row.usage = _merged(row.usage, found.ownerless)
+        row.usage = _merged(row.usage, slot_rows.ownerless)
     elif accounts:
         for row in running:
             row.usage = row.usage or _UNKNOWN
     else:
         id = "/".join(UNATTRIBUTED)
         claim = Claim(WorkloadKind.PROCESS, "", id, UNATTRIBUTED, (), Access.SPECIFIC, True, True, "process", False)
-        row = _Row(claim, Fraction(1), found.ownerless)
+        row = _Row(claim, Fraction(1), slot_rows.ownerless)
         holders[:] = [row]
         rows.append(row)
 
@@ -360,17 +360,17 @@ def _compute_instances(gpus: GpuReading | None) -> dict[tuple[str, int], tuple[s
     }
 
 
-def _plus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _plus(first: int | None, other: int | None) -> int | None:
+    return None if first is None or other is None else first + other
 
 
-def _merged(one: _Usage | None, other: _Usage) -> _Usage:
-    if one is None:
+def _merged(first: _Usage | None, other: _Usage) -> _Usage:
+    if first is None:
         return other
-    sm = _plus(one.sm, other.sm)
+    sm = _plus(first.sm, other.sm)
     return _Usage(
         None if sm is None else min(sm, WHOLE_SM),
-        _plus(one.memory_bytes, other.memory_bytes),
-        _plus(one.milliwatts, other.milliwatts),
-        one.processes + other.processes,
+        _plus(first.memory_bytes, other.memory_bytes),
+        _plus(first.milliwatts, other.milliwatts),
+        first.processes + other.processes,
     )

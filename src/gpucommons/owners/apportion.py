@@ -167,8 +167,8 @@ def _weighed(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[li
 
 
 def _by_memory_or_evenly(memory: Reported) -> list[int]:
-    known = [amount for amount in memory if amount is not None]
-    return known if len(known) == len(memory) and sum(known) > 0 else [1] * len(memory)
+    amounts = [amount for amount in memory if amount is not None]
+    return amounts if len(amounts) == len(memory) and sum(amounts) > 0 else [1] * len(memory)
 
 
 def _rest(reason: Reason, amount: int) -> Rest:

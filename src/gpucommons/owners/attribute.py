@@ -194,12 +194,12 @@ class Attributor:
             split = self._split(gpu, identities.view, [entry[1] for entry in entries])
             folds.append(fold(gpu, entries, split, self._shares.get(gpu.identity.uuid, ())))
         self._kept = kept
-        self._shares = {each.account.gpu_uuid: each.processes for each in folds}
+        self._shares = {fold.account.gpu_uuid: fold.processes for fold in folds}
         return Attribution(
-            processes=tuple(row for each in folds for row in each.processes),
-            owners=tuple(row for each in folds for row in each.owners),
-            unattributed=tuple(row for each in folds for row in each.unattributed),
-            accounts=tuple(each.account for each in folds),
+            processes=tuple(row for fold in folds for row in fold.processes),
+            owners=tuple(row for fold in folds for row in fold.owners),
+            unattributed=tuple(row for fold in folds for row in fold.unattributed),
+            accounts=tuple(fold.account for fold in folds),
             view=identities.view,
         )
 
@@ -213,7 +213,7 @@ class Attributor:
             self._findings = {}
         else:
             for pods, findings in self._findings.items():
-                self._findings[pods] = {key: one for key, one in findings.items() if key in identities.by_key}
+                self._findings[pods] = {key: finding for key, finding in findings.items() if key in identities.by_key}
         self._around, self._identities = around, identities
 
     def _entries(self, gpu: Gpu, identities: IdentityTable, before: Sequence[ProcessEntry]) -> list[ProcessEntry]:
@@ -247,12 +247,12 @@ class Attributor:
         return self._places[place]
 
     def _identity(self, process: GpuProcess, identities: IdentityTable) -> ProcessIdentity | Reason:
-        known = self._looked_up.get(process.pid)
-        if known is not None and known[0] is process.key:
-            return known[1]
-        found = identities.find(process.pid, process.key)
-        self._looked_up[process.pid] = (process.key, found)
-        return found
+        previous = self._looked_up.get(process.pid)
+        if previous is not None and previous[0] is process.key:
+            return previous[1]
+        identity = identities.find(process.pid, process.key)
+        self._looked_up[process.pid] = (process.key, identity)
+        return identity
 
     def _split(self, gpu: Gpu, view: PidView, residents: Sequence[Resident]) -> Apportionment:
         device = device_of(gpu, view)

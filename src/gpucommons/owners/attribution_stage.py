@@ -87,7 +87,12 @@ class IdentifiedGpus:
         listed = {process.pid: process.key for gpu in reading.present_gpus() for process in gpu.processes or ()}
         table = self._identities.see([SeenProcess(pid, key) for pid, key in listed.items()], begun_ticks)
         if table is not self._table:
-            uids = {uid for one in table.by_key.values() for uid in (one.uid, one.cgroup.uid) if uid is not None}
+            uids = {
+                uid
+                for identity in table.by_key.values()
+                for uid in (identity.uid, identity.cgroup.uid)
+                if uid is not None
+            }
             self._table, self._uids = table, uids
         self._users.see(self._uids)
 
@@ -127,8 +132,10 @@ class AttributionStage:
         if self._described is None or self._described[0] is not table or self._described[1] is not self._lines:
             self._described = table, self._lines
             self._contexts = {
-                key: ProcessContext(self._lines.by_key.get(key, ()), one.cgroup.scope, one.session_id, one.ancestors)
-                for key, one in table.by_key.items()
+                key: ProcessContext(
+                    self._lines.by_key.get(key, ()), identity.cgroup.scope, identity.session_id, identity.ancestors
+                )
+                for key, identity in table.by_key.items()
             }
         return self._contexts
 

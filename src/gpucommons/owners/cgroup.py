@@ -73,25 +73,27 @@ def identify(text: str) -> CgroupIdentity:
     return replace(best, note="; ".join(notes) or None, scope=_scope(paths, identities) if _is_plain(best) else None)
 
 
-def _is_plain(found: CgroupIdentity) -> bool:
-    return found.container_id is None and found.job is None and found.pod_uid is None
+def _is_plain(identity: CgroupIdentity) -> bool:
+    return identity.container_id is None and identity.job is None and identity.pod_uid is None
 
 
-def _scope(paths: Iterable[str], found: Iterable[CgroupIdentity]) -> str | None:
+def _scope(paths: Iterable[str], identities: Iterable[CgroupIdentity]) -> str | None:
     """Of the longest path that has one: on cgroup v1 only some lines have the whole path."""
-    scopes = [(path.count("/"), each.scope) for path, each in zip(paths, found, strict=True) if each.scope]
+    scopes = [
+        (path.count("/"), identity.scope) for path, identity in zip(paths, identities, strict=True) if identity.scope
+    ]
     return max(scopes, key=itemgetter(0))[1] if scopes else None
 
 
-def _rank(found: CgroupIdentity) -> tuple[bool, bool, int, bool, bool, bool]:
+def _rank(identity: CgroupIdentity) -> tuple[bool, bool, int, bool, bool, bool]:
     """Orders lines: the deepest container first, and what a user may have chosen last."""
     return (
-        found.container_id is not None and not found.delegated,
-        found.container_id is not None,
-        len(found.enclosing),
-        found.pod_uid is not None,
-        found.job is not None,
-        found.unit is not None,
+        identity.container_id is not None and not identity.delegated,
+        identity.container_id is not None,
+        len(identity.enclosing),
+        identity.pod_uid is not None,
+        identity.job is not None,
+        identity.unit is not None,
     )
 
 
@@ -147,8 +149,8 @@ def _pod(segments: list[str], i: int) -> _Pod | None:
         return _Pod(_dashed(match[2]), match[1] or "guaranteed")
     if match := _PLAIN_POD.fullmatch(segments[i]):
         parent = segments[i - 1] if i else ""
-        known = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
-        return _Pod(_dashed(match[1]), known.get(parent))
+        classes = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
+        return _Pod(_dashed(match[1]), classes.get(parent))
     return None
 
 

@@ -95,11 +95,11 @@ class ClaimInputs:
 
 
 def claims_of(inputs: ClaimInputs) -> Claims:
-    found = _Fold(inputs)
+    fold = _Fold(inputs)
     return Claims(
-        (*found.claims, *found.from_state_file(), *found.of_pods(), *found.of_jobs(), *found.of_leases()),
-        tuple(found.tracked),
-        tuple(found.unmanaged),
+        (*fold.claims, *fold.from_state_file(), *fold.of_pods(), *fold.of_jobs(), *fold.of_leases()),
+        tuple(fold.tracked),
+        tuple(fold.unmanaged),
     )
 
 
@@ -208,7 +208,7 @@ class _Fold:
 
     def _of_pod(self, namespace: str, name: str, given: list[PodDevices], pod: Pod | None) -> Claim:
         slots: dict[SlotInfo, Fraction] = {}
-        for device in (device for each in given for device in each.devices):
+        for device in (device for pod in given for device in pod.devices):
             replicas = 1 if device.replica is None else self._in.replicas.get(device.gpu_uuid or "", 1)
             for info in self._in.table.device(device):
                 slots[info] = min(slots.get(info, Fraction(0)) + Fraction(1, replicas), _WHOLE)
@@ -311,7 +311,7 @@ def _given(inputs: ClaimInputs) -> tuple[PodDevices, ...]:
     devices = inputs.pod_devices
     if devices is None:
         return ()
-    return tuple(each for each in devices.allocated if any(device.is_known for device in each.devices))
+    return tuple(pod for pod in devices.allocated if any(device.is_known for device in pod.devices))
 
 
 def _with_unknown(devices: RequestedDevices) -> tuple[tuple[SlotInfo, Fraction], ...]:

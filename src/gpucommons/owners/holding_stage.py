@@ -144,7 +144,7 @@ class AllocationStage:
 
     def _learn_users(self, attribution: Attribution | None, mapping: JobMappingReading | None) -> None:
         """The user of a container's or job's processes is kept for as long as the container or job exists."""
-        jobs = {job.id for each in mapping.jobs.values() for job in each} if mapping else set()
+        jobs = {job.id for mapped in mapping.jobs.values() for job in mapped} if mapping else set()
         self._job_users = {job: user for job, user in self._job_users.items() if job in jobs}
         for share in attribution.processes if attribution else ():
             workload = share.workload
@@ -168,7 +168,9 @@ class AllocationStage:
 def _on_gpus(attribution: Attribution, sharing: SharingReading | None) -> tuple[ProcessShare, ...]:
     """Without the processes whose GPU memory is parked in host memory: they hold no GPU, listed by NVML or not."""
     parking = None if sharing is None else sharing.parking
-    parked = {pid for one in parking.programs if one.stage == "parked" for pid in one.pids} if parking else set()
+    parked = (
+        {pid for program in parking.programs if program.stage == "parked" for pid in program.pids} if parking else set()
+    )
     if not parked:
         return attribution.processes
     return tuple(share for share in attribution.processes if share.pid not in parked)
@@ -177,9 +179,9 @@ def _on_gpus(attribution: Attribution, sharing: SharingReading | None) -> tuple[
 def kept_waiting(sharing: SharingReading | None, leases: LeasesReading | None) -> frozenset[int]:
     """The processes that cannot use their GPU: they wait for their turn, or are paused for a lease."""
     clients = () if sharing is None else sharing.clients
-    waiting = {pid for one in clients if one.wait is not None for pid in (one.pid, *one.processes)}
+    waiting = {pid for client in clients if client.wait is not None for pid in (client.pid, *client.processes)}
     trespassers = () if leases is None else leases.trespassers
-    return frozenset(waiting | {one.pid for one in trespassers if one.paused})
+    return frozenset(waiting | {trespasser.pid for trespasser in trespassers if trespasser.paused})
 
 
 def _mig(instances: tuple[MigInstance, ...]) -> list[tuple[object, ...]]:

@@ -133,20 +133,20 @@ def owner_of(candidate: Candidate, rules: OwnerRules) -> OwnerVerdict:
 def parse_order(text: str) -> tuple[OwnerKind, ...]:
     """Parses a comma-separated list such as `pod,user`. Raises ValueError with one line."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    known = ", ".join(OwnerKind)
+    kinds = ", ".join(OwnerKind)
     if not names:
-        raise ValueError(f"expected a list of owner rules, got none: use {known}")
+        raise ValueError(f"expected a list of owner rules, got none: use {kinds}")
     for name in names:
         if name not in tuple(OwnerKind):
-            raise ValueError(f"unknown owner rule '{name}': use {known}")
+            raise ValueError(f"unknown owner rule '{name}': use {kinds}")
     if len(set(names)) < len(names):
         raise ValueError("a rule is listed twice")
     return tuple(map(OwnerKind, names))
 
 
 def _by_site(candidate: Candidate, rules: OwnerRules) -> _RuleResult:
-    found = candidate.workload
-    fields = {"container": found.container_name, "image": found.image, "unit": found.unit}
+    workload = candidate.workload
+    fields = {"container": workload.container_name, "image": workload.image, "unit": workload.unit}
     for number, rule in enumerate(rules.site, start=1):
         if name := rule.owner_of(fields, candidate.labels):
             return _RuleResult(Owner(OwnerKind.SITE, name, name), f"site rule {number} names {name}")

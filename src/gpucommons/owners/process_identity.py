@@ -127,10 +127,10 @@ class IdentityTable:
     view: PidView = NOT_READ_YET
 
     def find(self, pid: int, key: ProcessKey | None) -> ProcessIdentity | Reason:
-        found = self.by_pid.get(pid)
-        if found is None and key is not None:
-            found = self.by_key.get(key)
-        return found or Reason.PROCESS_GONE
+        identity = self.by_pid.get(pid)
+        if identity is None and key is not None:
+            identity = self.by_key.get(key)
+        return identity or Reason.PROCESS_GONE
 
 
 class ProcessIdentities:
@@ -150,15 +150,15 @@ class ProcessIdentities:
         for pid, key in processes:
             if pid in now or pid in by_pid:
                 continue
-            known = before.get(pid)
-            alive = known is not None and self._reader.is_alive(known.key)
-            found = known if known and alive else self._identify(pid, begun_ticks)
-            if isinstance(found, Reason):
-                by_pid[pid] = found
+            previous = before.get(pid)
+            alive = previous is not None and self._reader.is_alive(previous.key)
+            current = previous if previous and alive else self._identify(pid, begun_ticks)
+            if isinstance(current, Reason):
+                by_pid[pid] = current
                 continue
-            now[pid] = found
-            if found.key != key:
-                by_pid[pid] = found
+            now[pid] = current
+            if current.key != key:
+                by_pid[pid] = current
         self._current = now
         self._reader.keep({identity.key for identity in now.values()})
         by_key = {identity.key: identity for identity in (*before.values(), *now.values())}
@@ -237,7 +237,7 @@ class CommandLines:
         before = self._known
         self._known = {key: self._look(key, before.get(key)) for key in self._identities.table.by_key}
         if self._known != before:
-            lines = {key: known.command_line for key, known in self._known.items() if known.command_line}
+            lines = {key: process.command_line for key, process in self._known.items() if process.command_line}
             self._reading = CommandLineReading(MappingProxyType(lines))
         return self._reading
 

@@ -62,9 +62,9 @@ class SlotTable:
             inside = self.gpu(int(mig[1]))
             number = int(mig[2])
             return (inside[number],) if number < len(inside) and inside[number].mig_enabled else ()
-        found = self._by_uuid.get(text)
-        if found is not None:
-            return (found,)
+        slot = self._by_uuid.get(text)
+        if slot is not None:
+            return (slot,)
         if text in self._index_of:
             return self.gpu(self._index_of[text])
         return self._by_prefix(text)
@@ -105,19 +105,19 @@ class SlotTable:
 
 def _slots_of(gpu: Gpu) -> Slots:
     identity, name = gpu.identity, slot_name(gpu.identity.index)
-    known = gpu.processes is not None
+    processes_known = gpu.processes is not None
     if not gpu.mig_enabled:
-        return (SlotInfo(Slot(identity.uuid, identity.uuid, name), identity.index, processes_known=known),)
+        return (SlotInfo(Slot(identity.uuid, identity.uuid, name), identity.index, processes_known=processes_known),)
     total = gpu.mig_slices
-    slots = [_mig_slot(gpu, number, instance, known) for number, instance in enumerate(gpu.mig)]
+    slots = [_mig_slot(gpu, number, instance, processes_known) for number, instance in enumerate(gpu.mig)]
     left = 0 if total is None else total - sum(instance.compute_slices for instance in gpu.mig)
     if total is not None and left > 0:
         rest = Slot(identity.uuid, identity.uuid, name, left, total)
-        slots.append(SlotInfo(rest, identity.index, mig_enabled=True, is_rest=True, processes_known=known))
+        slots.append(SlotInfo(rest, identity.index, mig_enabled=True, is_rest=True, processes_known=processes_known))
     return tuple(slots)
 
 
-def _mig_slot(gpu: Gpu, number: int, instance: MigInstance, known: bool) -> SlotInfo:
+def _mig_slot(gpu: Gpu, number: int, instance: MigInstance, processes_known: bool) -> SlotInfo:
     identity, total = gpu.identity, gpu.mig_slices
     slot = Slot(
         instance.uuid,
@@ -127,8 +127,8 @@ def _mig_slot(gpu: Gpu, number: int, instance: MigInstance, known: bool) -> Slot
         total or 1,
     )
     # Attribution has SM time as a part of the whole GPU, weighted by the slices of its instances.
-    all_slices = sum(each.gpu_instance_slices for each in gpu.gpu_instances())
-    sharing = Counter(each.gpu_instance_id for each in gpu.mig)[instance.gpu_instance_id]
+    all_slices = sum(other.gpu_instance_slices for other in gpu.gpu_instances())
+    sharing = Counter(other.gpu_instance_id for other in gpu.mig)[instance.gpu_instance_id]
     own_slices = instance.gpu_instance_slices / sharing
     return SlotInfo(
         slot,
@@ -138,7 +138,7 @@ def _mig_slot(gpu: Gpu, number: int, instance: MigInstance, known: bool) -> Slot
         instance.compute_instance_id,
         mig_enabled=True,
         sm_scale=all_slices / own_slices if own_slices else 1.0,
-        processes_known=known,
+        processes_known=processes_known,
     )
 
 
@@ -235,11 +235,11 @@ class RequestedDevices(NamedTuple):
 
 def devices_of(container: Container, table: SlotTable) -> RequestedDevices | None:
     """None if it may not use a GPU."""
-    found = _requested(container, table) or _labelled(container, table) or _visible(container, table)
+    devices = _requested(container, table) or _labelled(container, table) or _visible(container, table)
     bare = _bare(container, table)
-    if found is None:
+    if devices is None:
         return bare
-    return found if bare is None else found._replace(bypasses=True)
+    return devices if bare is None else devices._replace(bypasses=True)
 
 
 def _requested(container: Container, table: SlotTable) -> RequestedDevices | None:
@@ -273,12 +273,12 @@ def _bare(container: Container, table: SlotTable) -> RequestedDevices | None:
     """Access through device files, which bypasses the runtime's allocation."""
     if container.privileged:
         return _everything(table)._replace(bypasses=True)
-    found = [(path, _DEVICE_FILE.fullmatch(path)) for path in container.devices]
-    files = [(path, table.minor(int(match[1]))) for path, match in found if match]
+    matches = [(path, _DEVICE_FILE.fullmatch(path)) for path in container.devices]
+    files = [(path, table.minor(int(match[1]))) for path, match in matches if match]
     if not files:
         return None
-    slots = tuple(slot for _, each in files for slot in each)
-    return RequestedDevices(Access.SPECIFIC, slots, tuple(path for path, each in files if not each), bypasses=True)
+    slots = tuple(slot for _, there in files for slot in there)
+    return RequestedDevices(Access.SPECIFIC, slots, tuple(path for path, there in files if not there), bypasses=True)
 
 
 def _named(names: list[str], table: SlotTable) -> RequestedDevices:
@@ -299,4 +299,4 @@ def _listed(text: str) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)

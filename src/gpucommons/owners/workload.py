@@ -89,8 +89,8 @@ def _by_device(pod_uid: str, place: Place, around: Surroundings) -> tuple[PodPla
         return PodPlace(pod_uid), (step,)
     only = holders[0]
     container = only.container if len({labels.container for labels in holders}) == 1 else ""
-    found = PodPlace(pod_uid, only.pod, only.namespace, container)
-    return found, (step, f"the kubelet allocated this GPU to one pod only: {only.namespace}/{only.pod}")
+    place_of_pod = PodPlace(pod_uid, only.pod, only.namespace, container)
+    return place_of_pod, (step, f"the kubelet allocated this GPU to one pod only: {only.namespace}/{only.pod}")
 
 
 def _known(pod: Pod, container_ids: tuple[str, ...]) -> PodPlace:

@@ -123,8 +123,8 @@ class XidProgramStage:
         gpu = next((gpu for gpu in gpus if _same_place(gpu.identity.pci_bus_id, line.pci)), None)
         if gpu is None or line.pid is None:
             return
-        known = self._processes_of(gpu.identity.uuid, now_s).get(line.pid)
-        process = known or _Process(line.pid, line.program, "", None, line.wall_s)
+        listed = self._processes_of(gpu.identity.uuid, now_s).get(line.pid)
+        process = listed or _Process(line.pid, line.program, "", None, line.wall_s)
         self._add(gpu, line.code, line.wall_s, process, certain=True)
 
     def _new_events(self, gpu: Gpu, now_s: float) -> list[_Event]:
@@ -141,8 +141,10 @@ class XidProgramStage:
     def _take_only_program(self, event: _Event) -> None:
         uuid = event.gpu.identity.uuid
         named = any(
-            one.gpu_uuid == uuid and one.code == event.code and abs(one.wall_s - event.wall_s) <= 2 * _SETTLED_S
-            for one in self._found
+            program.gpu_uuid == uuid
+            and program.code == event.code
+            and abs(program.wall_s - event.wall_s) <= 2 * _SETTLED_S
+            for program in self._found
         )
         if not named and len(event.on_gpu) == 1:
             self._add(event.gpu, event.code, event.wall_s, event.on_gpu[0], certain=False)
@@ -150,9 +152,13 @@ class XidProgramStage:
     def _add(self, gpu: Gpu, code: int, wall_s: float, process: _Process, certain: bool) -> None:
         """One entry for each process and code, with the time of the last one."""
         uuid = gpu.identity.uuid
-        same = [one for one in self._found if (one.gpu_uuid, one.code, one.pid) == (uuid, code, process.pid)]
-        for one in same:
-            self._found.remove(one)
+        same = [
+            program
+            for program in self._found
+            if (program.gpu_uuid, program.code, program.pid) == (uuid, code, process.pid)
+        ]
+        for program in same:
+            self._found.remove(program)
         self._count += not same
         number = same[0].number if same else self._count
         self._found.append(

@@ -218,7 +218,9 @@ class ArrivalWatch:
         tried = self._tried.get(key)
         if key in self._known or (tried is not None and (tried.now or tried.done or tried.times >= _MAX_TRIES)):
             return False
-        users = {known.pid for known in self._known} | {one.pid for one, row in self._tried.items() if row.done}
+        users = {process.pid for process in self._known} | {
+            process.pid for process, row in self._tried.items() if row.done
+        }
         parent = self._parent(key.pid)
         if parent in users and self._is_fork(key.pid, parent):
             return False
@@ -455,11 +457,11 @@ class _DeviceEvents:
 
     def drain(self) -> bool:
         """Whether there were events."""
-        found = False
+        has_event = False
         with suppress(BlockingIOError):
             while os.read(self.descriptor, _READ_BYTES):
-                found = True
-        return found
+                has_event = True
+        return has_event
 
 
 # Programs that are executed, from the kernel (linux/cn_proc.h). Only root hears of them.

@@ -37,14 +37,14 @@ class Cuda:
         self._get_state, self._lock, self._checkpoint, self._restore, self._unlock = (calls[name] for name in _CALLS)
 
     def state(self, pid: int) -> State | Failure:
-        found = ctypes.c_int()
-        code = self._get_state(pid, ctypes.byref(found))
+        number = ctypes.c_int()
+        code = self._get_state(pid, ctypes.byref(number))
         if code:
             return failure(code)
         try:
-            return State(found.value)
+            return State(number.value)
         except ValueError:
-            return failure(Code.WRONG_STATE, f"the driver reports the unknown state {found.value}")
+            return failure(Code.WRONG_STATE, f"the driver reports the unknown state {number.value}")
 
     def lock(self, pid: int, timeout_ms: int) -> Failure | None:
         return _result(self._lock(pid, ctypes.byref(_LockArguments(timeout_ms=timeout_ms))))

@@ -150,9 +150,9 @@ class HoldBack:
         with self._lock:
             for name, group in list(self._groups.items()):
                 group.guards.pop(process, None)
-                one = group.yielding.pop(process, None)
-                if one is not None:
-                    self._end(one)
+                program = group.yielding.pop(process, None)
+                if program is not None:
+                    self._end(program)
                 if not group.guards and not group.yielding:
                     del self._groups[name]
 
@@ -193,37 +193,37 @@ class HoldBack:
                     elif not holds and guard.holds_since_s is not None:
                         reports.append((guard.process, False, now_s - guard.holds_since_s))
                         guard.holds_since_s = None
-                for one in group.yielding.values():
+                for program in group.yielding.values():
                     if holding:
-                        self._begin(one, now_s)
+                        self._begin(program, now_s)
                     else:
-                        self._end(one)
+                        self._end(program)
         for row in reports:
             self._report(*row)
 
-    def _begin(self, one: _Yielding, now_s: float) -> None:
-        if one.held or one.under_way or now_s < one.again_s:
+    def _begin(self, program: _Yielding, now_s: float) -> None:
+        if program.held or program.under_way or now_s < program.again_s:
             return
-        one.held = one.under_way = True
+        program.held = program.under_way = True
 
         def hold() -> None:
-            again_s = self._hold(one.process)
+            again_s = self._hold(program.process)
             with self._lock:
-                one.under_way = False
+                program.under_way = False
                 if again_s is not None:
-                    one.held, one.again_s = False, time.monotonic() + again_s
+                    program.held, program.again_s = False, time.monotonic() + again_s
 
         if not self._calls.submit(hold):
-            one.held = one.under_way = False
+            program.held = program.under_way = False
 
-    def _end(self, one: _Yielding) -> None:
-        if one.held:
-            one.held = False
-            self._calls.submit(lambda: self._let_go(one.process))
+    def _end(self, program: _Yielding) -> None:
+        if program.held:
+            program.held = False
+            self._calls.submit(lambda: self._let_go(program.process))
 
     def _end_all(self) -> None:
         for group in self._groups.values():
             for guard in group.guards.values():
                 guard.holds_since_s = None
-            for one in group.yielding.values():
-                self._end(one)
+            for program in group.yielding.values():
+                self._end(program)

@@ -109,13 +109,13 @@ class Looks:
         why = why_stopped(process.pid, every_thread=every_thread) if self._stops else ""
         return failure(Code.STOPPED, why) if why else None
 
-    def report(self, process: ProcessKey, found: Failure) -> None:
+    def report(self, process: ProcessKey, obstacle: Failure) -> None:
         """A request found this: the agent hears of it before the answer, and later that the program goes on."""
         with self._lock:
             if process not in self._watched or self._watched[process] is not None:
                 return
-            self._watched[process] = found
-        self._changed(process, found)
+            self._watched[process] = obstacle
+        self._changed(process, obstacle)
 
     # -- the thread
 
@@ -134,7 +134,7 @@ class Looks:
                 if not self._calls and not self._watched:
                     self._work.clear()
                     continue
-                soon = self._calls or any(found is not None for found in self._watched.values())
+                soon = self._calls or any(obstacle is not None for obstacle in self._watched.values())
             time.sleep(_LOOK_AT_STOPPED_S if soon else max(0.0, next_look_s - time.monotonic()))
 
     def _look_at_calls(self) -> None:
@@ -142,15 +142,15 @@ class Looks:
         with self._lock:
             late = [call for call in self._calls if call.given_up is None and now_s - call.begun_s >= FIRST_LOOK_S]
         for call in late:
-            found = self.why_not(call.process) or (failure(Code.HANGS) if now_s >= call.give_up_s else None)
-            if found is None:
+            obstacle = self.why_not(call.process) or (failure(Code.HANGS) if now_s >= call.give_up_s else None)
+            if obstacle is None:
                 continue
             with self._lock:
                 if call not in self._calls:
                     continue
-                call.given_up = found
-            self.report(call.process, found)
-            call.give_up(found)
+                call.given_up = obstacle
+            self.report(call.process, obstacle)
+            call.give_up(obstacle)
 
     def _look_at_programs(self, *, all_of_them: bool, every_thread: bool) -> None:
         with self._lock:

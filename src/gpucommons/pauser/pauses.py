@@ -273,7 +273,7 @@ class Pauses:
             self._forget(hold)
             return Result(failure(Code.GONE))
         begun_s = time.monotonic()
-        with self._looks.call(key, timeout_ms / 1000, lambda found: self._give_up(hold, found, answer_early)):
+        with self._looks.call(key, timeout_ms / 1000, lambda obstacle: self._give_up(hold, obstacle, answer_early)):
             failed = self._backend.lock(key.pid, timeout_ms)
         duration_s = time.monotonic() - begun_s
         if key_of(key.pid) != key:
@@ -321,7 +321,7 @@ class Pauses:
             if not gpu:
                 time.sleep(_HOLD_LOOK_S)
                 continue
-            with self._looks.call(key, timeout_s, lambda found: self._give_up(hold, found, _no_answer)):
+            with self._looks.call(key, timeout_s, lambda obstacle: self._give_up(hold, obstacle, _no_answer)):
                 failed = self._backend.lock(key.pid, _HOLD_TIMEOUT_MS)
             if failed is not None:
                 time.sleep(_HOLD_AGAIN_S)
@@ -348,7 +348,7 @@ class Pauses:
             self._postpone(hold)
             return Result(stopped)
         begun_s = time.monotonic()
-        with self._looks.call(key, _SHORT_CALL_S, lambda found: self._give_up(hold, found, answer_early)):
+        with self._looks.call(key, _SHORT_CALL_S, lambda obstacle: self._give_up(hold, obstacle, answer_early)):
             failed = self._backend.unlock(key.pid)
         duration_s = time.monotonic() - begun_s
         if failed is None:
@@ -393,27 +393,27 @@ class Pauses:
             return Result(stopped)
         begun_s = time.monotonic()
         with self._looks.call(key, _SHORT_CALL_S, answer_early):
-            found = self._backend.state(key.pid)
+            state = self._backend.state(key.pid)
         duration_s = time.monotonic() - begun_s
-        return Result(found, duration_s) if isinstance(found, Failure) else Result(None, duration_s, found)
+        return Result(state, duration_s) if isinstance(state, Failure) else Result(None, duration_s, state)
 
     # -- programs that do not go on
 
     def _why_not(self, key: ProcessKey, *, every_thread: bool = True) -> Failure | None:
         """Why it gets no call now."""
-        found = self._looks.why_not(key, every_thread=every_thread)
-        if found is not None:
-            self._looks.report(key, found)
-        return found
+        obstacle = self._looks.why_not(key, every_thread=every_thread)
+        if obstacle is not None:
+            self._looks.report(key, obstacle)
+        return obstacle
 
-    def _give_up(self, hold: _Hold, found: Failure, answer_early: AnswerEarly) -> None:
+    def _give_up(self, hold: _Hold, obstacle: Failure, answer_early: AnswerEarly) -> None:
         """Its call has not returned. What comes of it is undone; meanwhile it is tried to resume it all the same."""
         with self._changed:
             hold.revoked = True
-            hold.stopped = found.code == Code.STOPPED
+            hold.stopped = obstacle.code == Code.STOPPED
             self._changed.notify_all()
             self._due.notify_all()
-        answer_early(found)
+        answer_early(obstacle)
 
     def _postpone(self, hold: _Hold) -> None:
         with self._changed:
@@ -421,12 +421,12 @@ class Pauses:
             self._changed.notify_all()
             self._due.notify_all()
 
-    def _held_up(self, key: ProcessKey, found: HeldUp) -> None:
+    def _held_up(self, key: ProcessKey, obstacle: HeldUp) -> None:
         """A watched program was stopped, does not answer the driver, or goes on."""
-        if found is None:
+        if obstacle is None:
             self._notify(Notice(key, "it goes on", NoticeKind.GOES_ON))
             return
-        is_stopped = found.code == Code.STOPPED
+        is_stopped = obstacle.code == Code.STOPPED
         with self._changed:
             hold = self._holds.get(key.pid)
             paused = hold is not None and hold.entry.key == key and hold.entry.stage is Stage.LOCKED
@@ -434,7 +434,7 @@ class Pauses:
                 # Its turn may come while it is stopped: it is resumed when it goes on, and then takes part again.
                 hold.revoked, hold.stopped = True, True
                 self._due.notify_all()
-        self._notify(Notice(key, found.meaning, NoticeKind.STOPPED if is_stopped else NoticeKind.HANGS))
+        self._notify(Notice(key, obstacle.meaning, NoticeKind.STOPPED if is_stopped else NoticeKind.HANGS))
 
     def _is_held(self, key: ProcessKey) -> bool:
         with self._changed:
@@ -645,8 +645,8 @@ class Pauses:
                 entry, was_busy = hold.entry, hold.busy
             if not (was_busy and entry.stage in _LONG_STAGES):
                 settled = not was_busy and time.monotonic() >= entry.settles_at_s
-                found = attempt(self._backends, entry, settled=settled)
-                if self._is_over(hold, found):
+                attempted = attempt(self._backends, entry, settled=settled)
+                if self._is_over(hold, attempted):
                     break
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_RETRY_S)
@@ -654,15 +654,15 @@ class Pauses:
         if key is not None and hold.reason:
             self._notify(Notice(key, hold.reason))
 
-    def _is_over(self, hold: _Hold, found: Attempt) -> bool:
+    def _is_over(self, hold: _Hold, attempted: Attempt) -> bool:
         with self._changed:
-            hold.stopped = found.outcome is Outcome.STOPPED
-            if hold.busy or found.outcome in UNFINISHED:
+            hold.stopped = attempted.outcome is Outcome.STOPPED
+            if hold.busy or attempted.outcome in UNFINISHED:
                 return False
-            if found.outcome not in FINAL:
+            if attempted.outcome not in FINAL:
                 hold.entry = replace(hold.entry, stage=Stage.PARKED)
                 hold.revoked = hold.releasing = False
-        if found.outcome in FINAL:
+        if attempted.outcome in FINAL:
             self._forget(hold)
         else:
             self._write(hold, hold.entry)

@@ -249,14 +249,14 @@ def encode_message(message: Message) -> bytes:
     if message.paused:
         document["paused"] = [
             {
-                "pid": one.process.pid,
-                "start_ticks": one.process.start_ticks,
-                "stage": one.stage.value,
-                "age_s": one.age_s,
-                "gpu": one.gpu,
-                "memory_bytes": one.memory_bytes,
+                "pid": paused.process.pid,
+                "start_ticks": paused.process.start_ticks,
+                "stage": paused.stage.value,
+                "age_s": paused.age_s,
+                "gpu": paused.gpu,
+                "memory_bytes": paused.memory_bytes,
             }
-            for one in message.paused
+            for paused in message.paused
         ]
     return _line(document)
 

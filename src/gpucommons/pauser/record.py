@@ -81,15 +81,15 @@ def encode(entry: Entry) -> bytes:
 def decode(pid: int, content: bytes) -> Entry:
     """What the file of this pid says. Whatever it holds, the pid is known."""
     try:
-        found: Any = json.loads(content)
+        fields: Any = json.loads(content)
         entry = Entry(
-            pid=_whole(found["pid"]),
-            start_ticks=_whole(found["start_ticks"]),
-            stage=Stage(found["stage"]),
-            backend=str(found["backend"]),
-            settles_at_s=_instant(found["settles_at_s"]),
-            gpu=str(found["gpu"]),
-            memory_bytes=_whole(found["memory_bytes"]),
+            pid=_whole(fields["pid"]),
+            start_ticks=_whole(fields["start_ticks"]),
+            stage=Stage(fields["stage"]),
+            backend=str(fields["backend"]),
+            settles_at_s=_instant(fields["settles_at_s"]),
+            gpu=str(fields["gpu"]),
+            memory_bytes=_whole(fields["memory_bytes"]),
         )
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return Entry(pid, None, Stage.LOCKED)
@@ -209,14 +209,14 @@ class PauseRecord:
 
     def _check(self) -> None:
         """A user that could write here could resume any process, or hide a paused one."""
-        found = os.fstat(self._directory)
-        if found.st_uid != os.geteuid():
+        status = os.fstat(self._directory)
+        if status.st_uid != os.geteuid():
             raise RecordError(
-                f"cannot use the record of paused programs {self.path}: it belongs to uid {found.st_uid}; "
+                f"cannot use the record of paused programs {self.path}: it belongs to uid {status.st_uid}; "
                 "remove it or choose another"
             )
         try:
-            if stat.S_IMODE(found.st_mode) != _DIRECTORY_MODE:
+            if stat.S_IMODE(status.st_mode) != _DIRECTORY_MODE:
                 os.fchmod(self._directory, _DIRECTORY_MODE)
             # No process has pid 0: this only shows that files can be made here.
             self.write(Entry(0, 0, Stage.LOCKING))

@@ -29,20 +29,20 @@ class _Process(NamedTuple):
 
 def key_of(pid: int) -> ProcessKey | None:
     """The process that has this pid now; None where there is none."""
-    found = _read(pid)
-    return None if found is None else found.key
+    stat = _read(pid)
+    return None if stat is None else stat.key
 
 
 def state_letter(pid: int) -> str:
     """The kernel's letter for what the process does (R, S, T, Z); empty where there is no such process."""
-    found = _read(pid)
-    return "" if found is None else found.state_letter
+    stat = _read(pid)
+    return "" if stat is None else stat.state_letter
 
 
 def has_ended(key: ProcessKey) -> bool:
     """Whether this very process is gone, or is a zombie that its parent has not collected."""
-    found = _read(key.pid)
-    return found is None or found.key != key or found.state_letter in _ENDED
+    stat = _read(key.pid)
+    return stat is None or stat.key != key or stat.state_letter in _ENDED
 
 
 def _read(pid: int) -> _Process | None:
@@ -187,15 +187,15 @@ def resume(
 
     Without `room`, parked programs stay parked.
     """
-    found = _unlock_all([entry for entry in record.entries() if accept(entry)], backends, within_s)
-    for number, left in enumerate(found):
+    attempts = _unlock_all([entry for entry in record.entries() if accept(entry)], backends, within_s)
+    for number, left in enumerate(attempts):
         if left.outcome is Outcome.PARKED and room is not None and owned:
-            found[number] = _restore(record, left.entry, backends, room)
+            attempts[number] = _restore(record, left.entry, backends, room)
     if owned:
-        for left in found:
+        for left in attempts:
             if left.is_resumed:
                 record.remove(left.entry.pid)
-    return found
+    return attempts
 
 
 def _unlock_all(entries: list[Entry], backends: Mapping[str, PauseBackend], within_s: float) -> list[Leftover]:

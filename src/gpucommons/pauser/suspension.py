@@ -81,9 +81,9 @@ class Suspensions:
             if row is None:
                 return failure(Code.NOT_PAUSED, "it was not continued")
             row.stopped_s = time.monotonic()
-            others = [one for one in self._rows.values() if one is not row and one.stopped_s is None]
+            others = [other for other in self._rows.values() if other is not row and other.stopped_s is None]
             # A cgroup is frozen with the last of the processes in it that have to run.
-            groups = row.frozen - {group for one in others for group in one.frozen}
+            groups = row.frozen - {group for other in others for group in other.frozen}
         if has_ended(process):
             self.leave(process)
             return failure(Code.GONE)

@@ -101,13 +101,13 @@ class Watchdog:
         try:
             if owned and not record.claim(_CLAIM_S):
                 return False
-            found = release.resume(record, self._backends, owned=owned, within_s=_ROUND_S)
+            attempts = release.resume(record, self._backends, owned=owned, within_s=_ROUND_S)
         except OSError as error:
             self._log.line(f"cannot use the record of paused programs {self._record}: {error.strerror}")
             return True
         finally:
             record.close()
-        return any(self._can_wait(left) for left in found)
+        return any(self._can_wait(left) for left in attempts)
 
     def _can_wait(self, left: Leftover) -> bool:
         return left.outcome in UNFINISHED and left.entry.backend in self._backends

@@ -76,7 +76,7 @@ def xid_meaning(code: int) -> XidMeaning:
 
 
 def codes_with(cause: Cause) -> frozenset[int]:
-    return frozenset(code for code, known in _MEANINGS.items() if known.cause is cause)
+    return frozenset(code for code, meaning in _MEANINGS.items() if meaning.cause is cause)
 
 
 # The health of a GPU: its level, and each reason with a sentence. The page, top, gpus and metrics all use it. Pure.
@@ -161,9 +161,9 @@ def _recent_xid(gpu: Gpu, now_wall_s: float) -> Iterator[HealthReason]:
     code, last_wall_s = gpu.xid.last_code, gpu.xid.last_wall_s
     if code is None or last_wall_s is None or now_wall_s - last_wall_s > XID_RECENT_S:
         return
-    known = xid_meaning(code)
-    sentence = f"The driver reported XID {code} in the last {XID_RECENT_S / 60:.0f} minutes: {known.sentence}."
-    yield (_warning if known.cause is Cause.PROGRAM else _critical)(f"xid_{code}", sentence)
+    meaning = xid_meaning(code)
+    sentence = f"The driver reported XID {code} in the last {XID_RECENT_S / 60:.0f} minutes: {meaning.sentence}."
+    yield (_warning if meaning.cause is Cause.PROGRAM else _critical)(f"xid_{code}", sentence)
 
 
 def _warning(name: str, sentence: str) -> HealthReason:

@@ -126,7 +126,9 @@ def _owner(share: ProcessShare) -> str:
 
 
 def _gpu_instance(gpu: Gpu, place: Place) -> MigInstance | None:
-    return next((each for each in gpu.gpu_instances() if each.gpu_instance_id == place.gpu_instance_id), None)
+    return next(
+        (instance for instance in gpu.gpu_instances() if instance.gpu_instance_id == place.gpu_instance_id), None
+    )
 
 
 def _sm_scale(gpu: Gpu | None, place: Place) -> float | None:
@@ -139,7 +141,7 @@ def _sm_scale(gpu: Gpu | None, place: Place) -> float | None:
     own = None if gpu is None else _gpu_instance(gpu, place)
     if gpu is None or own is None or not own.gpu_instance_slices:
         return None
-    return sum(each.gpu_instance_slices for each in gpu.gpu_instances()) / own.gpu_instance_slices
+    return sum(instance.gpu_instance_slices for instance in gpu.gpu_instances()) / own.gpu_instance_slices
 
 
 def _sm_ratio(share: ProcessShare, scale: float | None) -> float | None:
@@ -148,17 +150,17 @@ def _sm_ratio(share: ProcessShare, scale: float | None) -> float | None:
 
 def _others(share: ProcessShare, on_device: Iterable[ProcessShare], scale: float | None) -> dict[str, float]:
     """What other owners use of the same device, the largest first."""
-    found: dict[str, float] = {}
+    by_owner: dict[str, float] = {}
     for other in on_device:
         if other.owner != share.owner and (ratio := _sm_ratio(other, scale)) is not None:
-            found[_owner(other)] = found.get(_owner(other), 0.0) + ratio
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            by_owner[_owner(other)] = by_owner.get(_owner(other), 0.0) + ratio
+    return dict(sorted(by_owner.items(), key=lambda item: -item[1]))
 
 
 def _limit(program: _Program) -> ProgramLimit | None:
     for judge in (_absent, _waiting, _slowed, _shared, _not_busy, _memory, _link):
-        if (found := judge(program)) is not None:
-            return found
+        if (limit := judge(program)) is not None:
+            return limit
     ratio = program.sm_ratio
     if ratio is None or ratio < _BUSY_RATIO:
         return None

@@ -46,13 +46,13 @@ def memory_shares(readings: Readings) -> Mapping[tuple[str, str], MemoryShare]:
         if process.workload.job and not process.workload.delegated and process.memory is not None:
             place = process.workload.job, process.place.gpu_uuid
             used[place] = used.get(place, 0) + process.memory.amount
-    found = {}
+    shares = {}
     for (index, _), jobs in readings.job_mapping.jobs.items():
         uuid, total = totals.get(index, ("", None))
         for job in jobs:
             if job.share < 1 and total is not None:
-                found[job.id, uuid] = MemoryShare(index, int(job.share * total), used.get((job.id, uuid), 0))
-    return found
+                shares[job.id, uuid] = MemoryShare(index, int(job.share * total), used.get((job.id, uuid), 0))
+    return shares
 
 
 # Which pods hold which GPU, as the kubelet reports it: the labels that dcgm-exporter sets. Pure.
@@ -70,13 +70,13 @@ class PodLabels(NamedTuple):
 def pods_by_place(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[Place, tuple[PodLabels, ...]]:
     """The pods that hold each GPU or MIG GPU instance. A shared GPU has several."""
     finder = _Finder(gpus)
-    found: dict[Place, dict[PodLabels, None]] = {}
+    by_place: dict[Place, dict[PodLabels, None]] = {}
     for given in devices.allocated:
         for device in given.devices:
             if place := finder.place(device):
                 labels = PodLabels(given.pod, given.namespace, given.container, device.replica)
-                found.setdefault(place, {})[labels] = None
-    return {place: tuple(labels) for place, labels in found.items()}
+                by_place.setdefault(place, {})[labels] = None
+    return {place: tuple(labels) for place, labels in by_place.items()}
 
 
 def replicas_by_gpu(gpus: tuple[Gpu, ...], devices: PodDevicesReading) -> Mapping[str, int]:
@@ -124,8 +124,8 @@ def leases_of_processes(readings: Readings) -> Mapping[ProcessKey, str]:
     if leases is None or not leases.clients or not contexts:
         return {}
     by_client = leases_by_client(leases)
-    found = ((key, lease_of_ancestors(context.ancestors, by_client)) for key, context in contexts.items())
-    return {key: id for key, id in found if id is not None}
+    lease_ids = ((key, lease_of_ancestors(context.ancestors, by_client)) for key, context in contexts.items())
+    return {key: id for key, id in lease_ids if id is not None}
 
 
 def leases_by_client(leases: LeasesReading) -> Mapping[ProcessKey, str]:

@@ -124,8 +124,8 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
         now.event_log,
         now.alerts,
     )
-    known = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
-    return Hidden(tuple(known), sentence)
+    sections = (section for section, reading in zip(SECTIONS, readings, strict=True) if reading is not None)
+    return Hidden(tuple(sections), sentence)
 
 
 def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
@@ -249,7 +249,9 @@ def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
         gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
         clients=clients,
         departed=(),
-        left_alone=tuple(one for one in sharing.left_alone if viewer.uid is not None and one.uid == viewer.uid),
+        left_alone=tuple(
+            program for program in sharing.left_alone if viewer.uid is not None and program.uid == viewer.uid
+        ),
         parking=None if sharing.parking is None else _parking(sharing.parking, viewer),
     )
 
@@ -258,27 +260,31 @@ def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
     """Other users' parked programs are shown without names; what happened to them is not shown."""
     return replace(
         reading,
-        programs=tuple(_parked(one, viewer) for one in reading.programs),
+        programs=tuple(_parked(program, viewer) for program in reading.programs),
         events=tuple(event for event in reading.events if viewer.uid is not None and event.uid == viewer.uid),
         expected_rooms={},
         arrivals=tuple(
-            one._replace(parked=tuple(_parked_for(other, viewer) for other in one.parked))
-            for one in reading.arrivals
-            if viewer.uid is not None and one.uid == viewer.uid
+            arrival._replace(parked=tuple(_parked_for(other, viewer) for other in arrival.parked))
+            for arrival in reading.arrivals
+            if viewer.uid is not None and arrival.uid == viewer.uid
         ),
     )
 
 
-def _parked(one: ParkedReading, viewer: Viewer) -> ParkedReading:
-    made_for = None if one.made_for is None else _parked_for(one.made_for, viewer)
-    if viewer.uid is not None and one.uid == viewer.uid:
-        return one._replace(made_for=made_for)
-    name = pseudonym(one.key)
-    return one._replace(key=name, name=name, user=OTHERS.name, uid=None, pids=(), made_for=made_for)
+def _parked(program: ParkedReading, viewer: Viewer) -> ParkedReading:
+    made_for = None if program.made_for is None else _parked_for(program.made_for, viewer)
+    if viewer.uid is not None and program.uid == viewer.uid:
+        return program._replace(made_for=made_for)
+    name = pseudonym(program.key)
+    return program._replace(key=name, name=name, user=OTHERS.name, uid=None, pids=(), made_for=made_for)
 
 
-def _parked_for(one: ParkedFor, viewer: Viewer) -> ParkedFor:
-    return one if viewer.uid is not None and one.uid == viewer.uid else ParkedFor("", OTHERS.name, None, one.bytes)
+def _parked_for(newcomer: ParkedFor, viewer: Viewer) -> ParkedFor:
+    return (
+        newcomer
+        if viewer.uid is not None and newcomer.uid == viewer.uid
+        else ParkedFor("", OTHERS.name, None, newcomer.bytes)
+    )
 
 
 def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
@@ -306,11 +312,11 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
             for trespasser in reading.trespassers
             if trespasser.lease_id in own or trespasser.user == viewer.user
         ),
-        no_shows=tuple(each for each in reading.no_shows if each.uid == viewer.uid),
+        no_shows=tuple(reservation for reservation in reading.no_shows if reservation.uid == viewer.uid),
         clients={id: client for id, client in reading.clients.items() if id in own},
         mps=None if reading.mps is None else _mps(reading.mps, viewer),
         held_reservations={
-            id: tuple(_blocker(each, viewer) for each in held) for id, held in reading.held_reservations.items()
+            id: tuple(_blocker(blocker, viewer) for blocker in held) for id, held in reading.held_reservations.items()
         },
         quotas={user: uses for user, uses in reading.quotas.items() if user in (viewer.user, "*")},
     )
@@ -365,13 +371,13 @@ def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
 
 def _own_keys(attribution: Attribution | None, viewer: Viewer) -> frozenset[ProcessKey]:
     """The viewer's processes on GPUs."""
-    found = attribution.processes if attribution else ()
-    return frozenset(share.key for share in found if share.key is not None and _is_own_process(share, viewer))
+    shares = attribution.processes if attribution else ()
+    return frozenset(share.key for share in shares if share.key is not None and _is_own_process(share, viewer))
 
 
 def _xid_programs(reading: XidProgramsReading, viewer: Viewer) -> XidProgramsReading:
-    own = tuple(one for one in reading.programs if viewer.uid is not None and one.uid == viewer.uid)
-    hidden = tuple((one.gpu_uuid, one.code) for one in reading.programs if one not in own)
+    own = tuple(program for program in reading.programs if viewer.uid is not None and program.uid == viewer.uid)
+    hidden = tuple((program.gpu_uuid, program.code) for program in reading.programs if program not in own)
     return XidProgramsReading(own, hidden)
 
 
@@ -412,7 +418,7 @@ def _allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReadin
         reading.slots,
         tuple(allocation for allocation in reading.allocations if allocation.account.user == viewer.user),
         tuple(container for container in reading.containers if container.user == viewer.user),
-        tuple(each for each in reading.unmanaged if each.user == viewer.user),
+        tuple(container for container in reading.unmanaged if container.user == viewer.user),
         reading.complete,
     )
 

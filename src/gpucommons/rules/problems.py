@@ -165,8 +165,8 @@ def _lost(gpu: Gpu, events: Sequence[Event]) -> Problem:
     index, since_s, xid = gpu.identity.index, gpu.since_wall_s, gpu.xid
     sentence, remedy = f"GPU {index} is lost. {lost_sentence(gpu)}", _LOST_REMEDY
     if xid.last_code is not None and xid.last_wall_s is not None and abs(xid.last_wall_s - since_s) <= _AROUND_LOSS_S:
-        known = xid_meaning(xid.last_code)
-        sentence, remedy = f"GPU {index} is lost: XID {xid.last_code}, {known.sentence}.", known.remedy
+        meaning = xid_meaning(xid.last_code)
+        sentence, remedy = f"GPU {index} is lost: XID {xid.last_code}, {meaning.sentence}.", meaning.remedy
     jobs = list(dict.fromkeys(_ended_jobs(index, since_s, events)))
     if jobs:
         sentence += f" It ended {', '.join(jobs)}."
@@ -221,11 +221,13 @@ def _of_gpu(gpu: Gpu, now_wall_s: float, hit: XidProgramsReading) -> Iterator[Pr
             grouped.setdefault(kind, []).append(reason)
     # A GPU that overheats is also slowed down: one problem, not two.
     slowed = grouped.get(ProblemKind.SLOWED, [])
-    if ProblemKind.OVERHEATING in grouped and [each.name for each in slowed] == ["hw_slowdown"]:
+    if ProblemKind.OVERHEATING in grouped and [reason.name for reason in slowed] == ["hw_slowdown"]:
         del grouped[ProblemKind.SLOWED]
     for kind, reasons in grouped.items():
         # That the GPU is hot is in the title already.
-        said = [each.sentence for each in reasons if each.name != "hot"] or [each.sentence for each in reasons]
+        said = [reason.sentence for reason in reasons if reason.name != "hot"] or [
+            reason.sentence for reason in reasons
+        ]
         yield Problem(
             f"{kind}/{gpu.identity.uuid}",
             kind,
@@ -258,16 +260,16 @@ def _xids(gpu: Gpu, now_wall_s: float, hit: XidProgramsReading) -> Iterator[Prob
         if now_wall_s - second <= XID_RECENT_S:
             seconds.setdefault(code, []).append(second)
             counts[code] = counts.get(code, 0) + count
-    for code, found in seconds.items():
-        known, first_s = xid_meaning(code), min(found)
+    for code, times_s in seconds.items():
+        meaning, first_s = xid_meaning(code), min(times_s)
         minutes = max(1, ceil((now_wall_s - first_s) / 60))
         times = f" x {counts[code]} in {minutes} min" if counts[code] > 1 else ""
         yield Problem(
             f"xid/{gpu.identity.uuid}/{code}",
             ProblemKind.XID,
-            HealthLevel.WARNING if known.cause is not Cause.HARDWARE else HealthLevel.CRITICAL,
-            f"GPU {gpu.identity.index}: XID {code}{times}: {known.sentence}.{_hit_sentence(gpu, code, first_s, hit)}",
-            known.remedy,
+            HealthLevel.WARNING if meaning.cause is not Cause.HARDWARE else HealthLevel.CRITICAL,
+            f"GPU {gpu.identity.index}: XID {code}{times}: {meaning.sentence}.{_hit_sentence(gpu, code, first_s, hit)}",
+            meaning.remedy,
             gpu.identity.uuid,
             gpu.identity.index,
             float(first_s),
@@ -279,13 +281,13 @@ def _hit_sentence(gpu: Gpu, code: int, first_s: int, hit: XidProgramsReading) ->
     uuid = gpu.identity.uuid
     # The driver's event and the line of the kernel log may be some seconds apart.
     programs = [
-        one
-        for one in hit.programs
-        if (one.gpu_uuid, one.code) == (uuid, code) and one.wall_s >= first_s - _AROUND_XID_S
+        program
+        for program in hit.programs
+        if (program.gpu_uuid, program.code) == (uuid, code) and program.wall_s >= first_s - _AROUND_XID_S
     ]
     hidden = hit.hidden.count((uuid, code))
-    certain = [one for one in programs if one.is_certain]
-    named = [xid_program_name(one) for one in (certain or programs)[:_MAX_NAMED]]
+    certain = [program for program in programs if program.is_certain]
+    named = [xid_program_name(program) for program in (certain or programs)[:_MAX_NAMED]]
     more = len(certain or programs) - len(named) + hidden
     if not named:
         return " It hit a program of another user." if hidden else ""
@@ -295,9 +297,9 @@ def _hit_sentence(gpu: Gpu, code: int, first_s: int, hit: XidProgramsReading) ->
     return f" The only program on the GPU was {named[0]}."
 
 
-def xid_program_name(one: XidProgram) -> str:
+def xid_program_name(program: XidProgram) -> str:
     """`train.py (pid 1234) of alice`."""
-    return f"{one.program or 'a program'} (pid {one.pid}){f' of {one.user}' if one.user else ''}"
+    return f"{program.program or 'a program'} (pid {program.pid}){f' of {program.user}' if program.user else ''}"
 
 
 def _nvlinks(gpus: Iterable[Gpu]) -> Iterator[Problem]:
@@ -356,13 +358,13 @@ def outside_allocation(readings: Readings) -> dict[tuple[str, str], list[Process
         for job in jobs:
             given.setdefault(job.id, set()).add(index)
     indices = {gpu.identity.uuid: gpu.identity.index for gpu in readings.gpus.gpus}
-    found: dict[tuple[str, str], list[ProcessShare]] = {}
+    by_place: dict[tuple[str, str], list[ProcessShare]] = {}
     for share in readings.attribution.processes:
         # A user may name cgroups of their own like jobs.
         job_id, uuid = "" if share.workload.delegated else share.workload.job or "", share.place.gpu_uuid
         if job_id in given and indices.get(uuid) not in (None, *given[job_id]):
-            found.setdefault((job_id, uuid), []).append(share)
-    return dict(sorted(found.items()))
+            by_place.setdefault((job_id, uuid), []).append(share)
+    return dict(sorted(by_place.items()))
 
 
 def _outside_allocation(readings: Readings) -> Iterator[Problem]:
@@ -557,10 +559,10 @@ def _as_sentence(text: str) -> str:
 
 def _alerts(alerts: Iterable[Alert], own: Sequence[Problem]) -> Iterator[Problem]:
     # An alert may be about a slot, and so without the UUID of a GPU.
-    known = {(problem.kind, uuid) for problem in own for uuid in (problem.gpu_uuid, None)}
+    reported = {(problem.kind, uuid) for problem in own for uuid in (problem.gpu_uuid, None)}
     for alert in alerts:
         uuid = alert.labels.get("gpu_uuid") or alert.labels.get("uuid")
-        if alert.state != "active" or (_REPEATED.get(alert.name), uuid) in known:
+        if alert.state != "active" or (_REPEATED.get(alert.name), uuid) in reported:
             continue
         index = alert.labels.get("gpu", "")
         yield Problem(

@@ -94,15 +94,15 @@ def _broken_parts(problems: Sequence[Problem], now_wall_s: float) -> Iterator[Su
     other = [problem for problem in problems if problem.kind not in _COUNTED]
     if lost:
         part = _of_gpus("lost", f"{len(lost)} {'GPU' if len(lost) == 1 else 'GPUs'} lost", Tone.BAD, lost)
-        yield replace(part, lines=tuple(_lost_line(each, now_wall_s) for each in lost))
+        yield replace(part, lines=tuple(_lost_line(gpu, now_wall_s) for gpu in lost))
     missing = sum(problem.kind is ProblemKind.GPU_MISSING for problem in problems)
     if missing:
         yield SummaryPart("missing", missing, f"{missing} {'GPU' if missing == 1 else 'GPUs'} missing", Tone.BAD)
     if hot:
-        grave = any(each.level >= HealthLevel.CRITICAL for each in hot)
+        grave = any(problem.level >= HealthLevel.CRITICAL for problem in hot)
         yield _of_gpus("overheating", f"{len(hot)} overheating", Tone.BAD if grave else Tone.WARNING, hot)
     if other:
-        grave = any(each.level >= HealthLevel.CRITICAL for each in other)
+        grave = any(problem.level >= HealthLevel.CRITICAL for problem in other)
         more = " other" if lost or hot else ""
         text = f"{len(other)}{more} {'problem' if len(other) == 1 else 'problems'}"
         yield SummaryPart("problems", len(other), text, Tone.BAD if grave else Tone.WARNING)
@@ -140,9 +140,9 @@ def _slots(slots: Iterable[SlotStatus]) -> Iterator[SummaryPart]:
         lines = tuple(_idle_line(status) for status in longest_first)
         yield SummaryPart("held_idle", len(idle), f"{len(idle)} held idle", Tone.WARNING, detail, names, lines)
     for state, word in ((SlotState.BUSY, "busy"), (SlotState.RESERVED, "reserved")):
-        found = tuple(status.slot.name for status in by_state.get(state, []))
-        if found:
-            yield SummaryPart(state.value, len(found), f"{len(found)} {word}", Tone.PLAIN, slots=found)
+        slot_names = tuple(status.slot.name for status in by_state.get(state, []))
+        if slot_names:
+            yield SummaryPart(state.value, len(slot_names), f"{len(slot_names)} {word}", Tone.PLAIN, slots=slot_names)
 
 
 def slot_detail(status: SlotStatus, now_wall_s: float) -> str:

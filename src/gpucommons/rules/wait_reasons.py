@@ -147,7 +147,7 @@ def parked_sentence(program: ParkedReading) -> str:
 
 def arrival_sentence(arrival: ArrivalReading) -> str:
     """`waited 6 s for room: 58.0 GiB of carol's idle notebook were parked`."""
-    total = sum(one.bytes for one in arrival.parked)
+    total = sum(program.bytes for program in arrival.parked)
     what = f"{len(arrival.parked)} idle programs"
     if len(arrival.parked) == 1:
         what = possessive(arrival.parked[0], idle=True)

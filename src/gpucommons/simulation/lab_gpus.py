@@ -109,7 +109,9 @@ class LabGpus:
         for index, identity in enumerate(self.identities):
             if identity.uuid == uuid:
                 return MEMORY_BYTES - RESERVED_BYTES - self._used_bytes(self._jobs(index), elapsed_s)
-            memory = next((one.memory for one in self._instances(index, elapsed_s) if one.uuid == uuid), None)
+            memory = next(
+                (instance.memory for instance in self._instances(index, elapsed_s) if instance.uuid == uuid), None
+            )
             if memory is not None:
                 return memory.free_bytes
         return None
@@ -118,7 +120,7 @@ class LabGpus:
         """The index of the GPU and the GPU instance of this device."""
         whole = next((index for index, identity in enumerate(self.identities) if identity.uuid == uuid), None)
         return (
-            next((place for place, found in self.mig_uuids.items() if found == uuid), None)
+            next((place for place, mig_uuid in self.mig_uuids.items() if mig_uuid == uuid), None)
             if whole is None
             else (
                 whole,
@@ -134,7 +136,7 @@ class LabGpus:
             gpus=tuple(self._gpu(index, elapsed_s) for index in range(GPUS)),
             expected=GPUS,
             present=GPUS,
-            peer_links={(one.uuid, two.uuid): 0 for one, two in permutations(self.identities, 2)},
+            peer_links={(gpu.uuid, two.uuid): 0 for gpu, two in permutations(self.identities, 2)},
         )
 
     def _jobs(self, index: int) -> list[LabJob]:
@@ -180,16 +182,16 @@ class LabGpus:
     def _clocks(self, index: int, elapsed_s: float) -> tuple[ClockSample, ...]:
         """One sample for each half minute of the last hour; computed only when there is a new one."""
         newest = math.floor(max(elapsed_s, 0.0) / CLOCK_SAMPLE_EVERY_S)
-        known = self._clock_samples.get(index)
-        if known is None or known[0] != newest:
+        sample = self._clock_samples.get(index)
+        if sample is None or sample[0] != newest:
             oldest = max(0, newest - round(RECENT_S / CLOCK_SAMPLE_EVERY_S) + 1)
             times_s = [number * CLOCK_SAMPLE_EVERY_S for number in range(oldest, newest + 1)]
             samples = tuple(
                 ClockSample(self.started_wall_s + t, _throttle_mask(self._watts(index, t), self._busy(index, t)))
                 for t in times_s
             )
-            known = self._clock_samples[index] = (newest, samples)
-        return known[1]
+            sample = self._clock_samples[index] = (newest, samples)
+        return sample[1]
 
     def _nvlink_kib_per_s(self, index: int) -> int:
         """In one direction, over all links."""
@@ -279,16 +281,16 @@ class LabGpus:
 
     def _process(self, job: LabJob, elapsed_s: float, split: bool) -> GpuProcess:
         sm = round(100 * self._load.use(job, elapsed_s).busy)
-        known = not split and elapsed_s > 0
+        has_samples = not split and elapsed_s > 0
         return GpuProcess(
             pid=job.key.pid,
             key=job.key,
             kind=job.kind,
             used_memory_bytes=self._load.memory_bytes(job, elapsed_s),
-            sm_percent=sm if known else None,
-            memory_percent=sm // 3 if known else None,
-            encoder_percent=0 if known else None,
-            decoder_percent=0 if known else None,
+            sm_percent=sm if has_samples else None,
+            memory_percent=sm // 3 if has_samples else None,
+            encoder_percent=0 if has_samples else None,
+            decoder_percent=0 if has_samples else None,
             gpu_instance_id=job.gpu_instance_id,
             compute_instance_id=None if job.gpu_instance_id is None else 0,
         )

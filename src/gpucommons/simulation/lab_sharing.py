@@ -184,7 +184,7 @@ def _queue(index: int, elapsed_s: float) -> list[_Client]:
     """The waiting clients, the next to run first; then the throttled clients."""
     phases = [(client.rota.phase(elapsed_s), client) for client in _on_gpu(index)]
     queued = [(phase, client) for phase, client in phases if phase.standing != "running"]
-    queued.sort(key=lambda each: (each[0].standing == "throttled", each[0].left_s))
+    queued.sort(key=lambda row: (row[0].standing == "throttled", row[0].left_s))
     return [client for _, client in queued]
 
 

@@ -186,7 +186,9 @@ CONTAINERS = (
     UNMANAGED,
     NO_GPU,
 )
-CONTAINER_UIDS: Mapping[str, int] = {each.id: each.person.uid for each in CONTAINERS if each.running}
+CONTAINER_UIDS: Mapping[str, int] = {
+    container.id: container.person.uid for container in CONTAINERS if container.running
+}
 
 
 class LabContainers:
@@ -194,32 +196,32 @@ class LabContainers:
 
     def __init__(self, gpus: LabGpus) -> None:
         self._gpus = gpus
-        found = {each.id: self._container(number, each) for number, each in enumerate(CONTAINERS)}
-        self._reading = ContainerReading(found)
+        containers = {container.id: self._container(number, container) for number, container in enumerate(CONTAINERS)}
+        self._reading = ContainerReading(containers)
 
     def at(self, elapsed_s: float) -> ContainerReading:
         return self._reading
 
-    def _container(self, number: int, each: LabContainer) -> Container:
+    def _container(self, number: int, container: LabContainer) -> Container:
         now_s = self._gpus.started_wall_s
-        started_s = now_s - each.hours * _HOUR_S
-        labels = dict(each.labels)
+        started_s = now_s - container.hours * _HOUR_S
+        labels = dict(container.labels)
         if "ds01.managed" in labels:
             labels["ds01.gpu.allocated_at"] = datetime.fromtimestamp(started_s, UTC).isoformat()
-        names = [self._uuid(device) for device in each.devices or ()]
+        names = [self._uuid(device) for device in container.devices or ()]
         given = (DeviceRequest("", 0, tuple(names)),) if names else ()
         return Container(
-            id=each.id,
-            name=each.name,
+            id=container.id,
+            name=container.name,
             runtime="docker",
-            state=ContainerState.RUNNING if each.running else ContainerState.EXITED,
-            image=each.image,
+            state=ContainerState.RUNNING if container.running else ContainerState.EXITED,
+            image=container.image,
             labels=labels,
-            init_pid=_init_pid(number, each),
+            init_pid=_init_pid(number, container),
             created_wall_s=started_s - 2.0,
             started_wall_s=started_s,
-            device_requests=_ALL if each.devices is None else given,
-            cgroup_parent=each.cgroup_parent,
+            device_requests=_ALL if container.devices is None else given,
+            cgroup_parent=container.cgroup_parent,
         )
 
     def _uuid(self, device: Device) -> str:
@@ -229,20 +231,26 @@ class LabContainers:
 def usage(elapsed_s: float) -> ContainerUsageReading:
     """CPU and memory of each running container."""
     return ContainerUsageReading(
-        {each.id: _usage(number, each, elapsed_s) for number, each in enumerate(CONTAINERS) if each.running}
+        {
+            container.id: _usage(number, container, elapsed_s)
+            for number, container in enumerate(CONTAINERS)
+            if container.running
+        }
     )
 
 
-def _usage(number: int, each: LabContainer, elapsed_s: float) -> ContainerUsage:
-    memory = each.gib * 2**30 * (1 + 0.05 * wobble(elapsed_s, 67, number))
-    limit = int(each.gib * 2) * 2**30 if each.sliced else None
-    return ContainerUsage(each.name, "docker", each.cores * (_HOUR_S * each.hours + elapsed_s), int(memory), limit)
+def _usage(number: int, container: LabContainer, elapsed_s: float) -> ContainerUsage:
+    memory = container.gib * 2**30 * (1 + 0.05 * wobble(elapsed_s, 67, number))
+    limit = int(container.gib * 2) * 2**30 if container.sliced else None
+    return ContainerUsage(
+        container.name, "docker", container.cores * (_HOUR_S * container.hours + elapsed_s), int(memory), limit
+    )
 
 
-def _init_pid(number: int, each: LabContainer) -> int | None:
-    if not each.running:
+def _init_pid(number: int, container: LabContainer) -> int | None:
+    if not container.running:
         return None
-    return JOBS[each.jobs[0]].key.pid if each.jobs else 3000 + number
+    return JOBS[container.jobs[0]].key.pid if container.jobs else 3000 + number
 
 
 # The pods of scenario lab: two pods of a service that share a GPU, which the device plugin hands out in halves, and
@@ -360,7 +368,9 @@ _ELSEWHERE: dict[int, tuple[int, str]] = {
 
 
 def _places() -> dict[int, tuple[int, str]]:
-    in_containers = {job: (each.person.uid, each.cgroup) for each in CONTAINERS for job in each.jobs}
+    in_containers = {
+        job: (container.person.uid, container.cgroup) for container in CONTAINERS for job in container.jobs
+    }
     return in_containers | _ELSEWHERE
 
 

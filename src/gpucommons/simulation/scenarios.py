@@ -80,8 +80,8 @@ class FaultyGpus:
         last = _RESET_CHANNEL if count % 4 == 0 else _MMU_FAULT
         last_day, last_number = divmod(count - 1, XID_BURST)
         last_s = last_day * DAY_S + XID_FROM_S + last_number * XID_EVERY_S
-        found = {k: n for k, n in counts.items() if n}
-        return XidRecord(True, found, last, self._lab.started_wall_s + last_s, recent=self._recent_burst(count))
+        by_code = {k: n for k, n in counts.items() if n}
+        return XidRecord(True, by_code, last, self._lab.started_wall_s + last_s, recent=self._recent_burst(count))
 
     def _recent_burst(self, count: int) -> dict[tuple[int, int], int]:
         """The XIDs of the last hour, which is six simulated days."""

@@ -150,8 +150,8 @@ class SharedLab:
         return PauserSettings(max_pause_s=max_pause_s, stand_in=SimulatedPauser(self.load, max_pause_s).connect)
 
     def free_memory(self, devices: Iterable[str]) -> Mapping[str, int]:
-        found = {device: self.gpus.free_bytes(device, self._elapsed_s()) for device in devices}
-        return {device: amount for device, amount in found.items() if amount is not None}
+        amounts = {device: self.gpus.free_bytes(device, self._elapsed_s()) for device in devices}
+        return {device: amount for device, amount in amounts.items() if amount is not None}
 
     def _sources(self, cadence_s: float, monotonic: Callable[[], float]) -> list[Source]:
         read = FaultyGpus(self.gpus).at if self.scenario.name == "faults" else self.gpus.at

@@ -107,7 +107,7 @@ class _Track:
         before = self.marks[place]
         after, until_s = (self.marks[place + 1], second + 1.0) if place + 1 < len(self.marks) else (self.totals, now_s)
         part = (when_s - second) / (until_s - second) if until_s > second else 0.0
-        return JobTotals(*(one + part * (other - one) for one, other in zip(before, after, strict=True)))
+        return JobTotals(*(earlier + part * (other - earlier) for earlier, other in zip(before, after, strict=True)))
 
     def parked(self, elapsed_s: float) -> float:
         """The share of its memory that is on the host."""
@@ -289,8 +289,8 @@ class SimulatedMeter:
         after, seconds = self._totals(gpu_uuid), now_s - begun.begin_s
         # A job that ended meanwhile takes its totals along.
         rates = [min(1.0, max(0.0, new - old) / seconds) for old, new in zip(begun.totals, after, strict=True)]
-        found = dict(zip(JobTotals._fields, rates, strict=True))
-        activity = GpuActivity(found["sm"], found["tensor"], found["dram"], found["busy"])
+        by_name = dict(zip(JobTotals._fields, rates, strict=True))
+        activity = GpuActivity(by_name["sm"], by_name["tensor"], by_name["dram"], by_name["busy"])
         self._loop.call_soon(self._on_measured, ActivityMeasurement(gpu_uuid, token, activity, begun.begin_s, now_s))
 
     def _totals(self, gpu_uuid: str) -> JobTotals:

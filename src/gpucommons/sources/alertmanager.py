@@ -91,11 +91,11 @@ def parse_alerts(answer: object, is_own: Callable[[Alert], bool] = lambda _: Tru
     if not isinstance(answer, list):
         raise SourceError("not_alerts", "Alertmanager sent an answer that is not a list of alerts")
     alerts = (_alert(row) for row in answer if isinstance(row, dict))
-    found = sorted(
+    own = sorted(
         (alert for alert in alerts if alert is not None and is_own(alert)),
         key=lambda alert: -(alert.starts_wall_s or 0.0),
     )
-    return AlertsReading(tuple(found[:MAX_ALERTS]))
+    return AlertsReading(tuple(own[:MAX_ALERTS]))
 
 
 def _alert(row: Mapping[str, object]) -> Alert | None:
@@ -116,10 +116,10 @@ def _alert(row: Mapping[str, object]) -> Alert | None:
     )
 
 
-def _texts(found: object) -> dict[str, str]:
-    if not isinstance(found, dict):
+def _texts(texts: object) -> dict[str, str]:
+    if not isinstance(texts, dict):
         return {}
-    return {str(name): value[:_LONGEST_TEXT] for name, value in found.items() if isinstance(value, str)}
+    return {str(name): value[:_LONGEST_TEXT] for name, value in texts.items() if isinstance(value, str)}
 
 
 def _wall_s(value: object) -> float | None:

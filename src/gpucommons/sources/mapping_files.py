@@ -44,14 +44,14 @@ class JobMappingReader:
         problems: list[str] = []
         for name, place in self._files():
             try:
-                found, problem = _read_file(self._directory / name)
+                jobs_there, problem = _read_file(self._directory / name)
             except FileNotFoundError:
                 # The job ended after the directory was listed.
                 continue
             except OSError as error:
-                found, problem = (), error.strerror or "cannot be read"
-            if found:
-                jobs[place] = found
+                jobs_there, problem = (), error.strerror or "cannot be read"
+            if jobs_there:
+                jobs[place] = jobs_there
             if problem:
                 problems.append(f"{self._directory / name}: {problem}")
         reading = JobMappingReading(jobs, tuple(problems))
@@ -64,7 +64,7 @@ class JobMappingReader:
     def _files(self) -> list[tuple[str, JobPlace]]:
         try:
             with os.scandir(self._directory) as entries:
-                found = [(entry.name, _FILE_NAME.fullmatch(entry.name)) for entry in entries]
+                matches = [(entry.name, _FILE_NAME.fullmatch(entry.name)) for entry in entries]
         except FileNotFoundError:
             raise SourceAbsent(
                 f"the job mapping directory {self._directory} does not exist",
@@ -72,7 +72,7 @@ class JobMappingReader:
             ) from None
         except OSError as error:
             raise SourceError("unreadable", f"{self._directory}: {error.strerror}") from error
-        places = [(name, (int(m[1]), None if m[2] is None else int(m[2]))) for name, m in found if m]
+        places = [(name, (int(m[1]), None if m[2] is None else int(m[2]))) for name, m in matches if m]
         return sorted(places)[:_MAX_FILES]
 
 

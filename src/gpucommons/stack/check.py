@@ -121,8 +121,8 @@ def check_directory(directory: Path, run: Run = run_here) -> list[ConfigProblem]
             if _NO_TEAMS in output:
                 problems.append(ConfigProblem(arguments[-1], None, _TEAMS_REMEDY))
                 continue
-            found = list(problems_in(output, _line_of_rule))
-            problems += found or [
+            in_output = list(problems_in(output, _line_of_rule))
+            problems += in_output or [
                 ConfigProblem(arguments[-1], None, output.strip() or f"{arguments[0]} refused it without a message")
             ]
     return problems

@@ -164,15 +164,15 @@ class LocalEngine:
         ]
 
     def _require_programs(self) -> dict[str, str]:
-        found = {
+        paths = {
             "prometheus": shutil.which("prometheus"),
             "alertmanager": shutil.which("prometheus-alertmanager") or shutil.which("alertmanager"),
         }
-        missing = [name for name, path in found.items() if path is None] + tools_missing()
+        missing = [name for name, path in paths.items() if path is None] + tools_missing()
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             raise StackError(f"{', '.join(missing)} {verb} not installed; install with: {_INSTALL}")
-        return {name: path for name, path in found.items() if path is not None}
+        return {name: path for name, path in paths.items() if path is not None}
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
@@ -237,8 +237,8 @@ class LocalEngine:
         return read_pid_file(self._pid_file("supervisor"))
 
     def _running(self) -> list[StartedProcess]:
-        found = (read_pid_file(self._pid_file(name)) for name in self.services)
-        return [identity for identity in found if identity is not None]
+        identities = (read_pid_file(self._pid_file(name)) for name in self.services)
+        return [identity for identity in identities if identity is not None]
 
     def _is_replaced(self, name: str) -> bool:
         process = read_pid_file(self._pid_file(name))

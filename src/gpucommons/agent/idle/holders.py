@@ -29,11 +29,11 @@ from gpucommons.rules.placement import says_no
 
 def holders_of(reading: AllocationReading) -> Mapping[str, list[Allocation]]:
     """The slots of each holder, by key. What has no owner is left out: no message could reach anyone."""
-    found: dict[str, list[Allocation]] = {}
+    by_holder: dict[str, list[Allocation]] = {}
     for allocation in reading.allocations:
         if allocation.share and allocation.account != UNATTRIBUTED:
-            found.setdefault(holder_key(allocation), []).append(allocation)
-    return found
+            by_holder.setdefault(holder_key(allocation), []).append(allocation)
+    return by_holder
 
 
 def holder_key(allocation: Allocation) -> str:
@@ -45,12 +45,12 @@ def holder_key(allocation: Allocation) -> str:
 
 def idle_periods(reading: AllocationReading) -> IdlePeriods:
     """What the next agent has to know of the idle periods."""
-    found: dict[IdleKey, IdlePeriod] = {}
+    periods: dict[IdleKey, IdlePeriod] = {}
     for allocation in reading.allocations:
         if allocation.idle_s is not None:
             processes = frozenset(allocation.processes) if allocation.kind is WorkloadKind.PROCESS else frozenset()
-            found[allocation.workload_id, allocation.slot.uuid] = IdlePeriod(allocation.idle_s, (), processes)
-    return found
+            periods[allocation.workload_id, allocation.slot.uuid] = IdlePeriod(allocation.idle_s, (), processes)
+    return periods
 
 
 def idle_rule(allocation: Allocation, rules: Iterable[IdleRuleSettings]) -> IdleRuleSettings | None:
@@ -99,10 +99,10 @@ def _name(allocation: Allocation, readings: Readings) -> str:
 
 def _since(rows: list[Allocation], readings: Readings) -> float | None:
     slots = {row.slot.uuid for row in rows}
-    known = [row.since_wall_s for row in rows]
-    if not any(known) and readings.slots is not None:
-        known = [status.since_wall_s for status in readings.slots.slots if status.slot.uuid in slots]
-    return min((since_s for since_s in known if since_s is not None), default=None)
+    starts_s = [row.since_wall_s for row in rows]
+    if not any(starts_s) and readings.slots is not None:
+        starts_s = [status.since_wall_s for status in readings.slots.slots if status.slot.uuid in slots]
+    return min((since_s for since_s in starts_s if since_s is not None), default=None)
 
 
 # The weekly digest from the files of the accounts and of the events. Blocks while it reads them.

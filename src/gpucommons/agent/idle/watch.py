@@ -195,11 +195,11 @@ class IdleWatch:
         rows = holders_of(readings.allocations)
         self._unseen -= rows.keys()
         may_be_missing = self._unseen if readings.allocations.complete else self._escalation.keys()
-        holders = [self._holder(key, found, readings) for key, found in rows.items()]
-        self._idle_holders = sum((each.idle_s or 0.0) >= self._settings.idle.after_s for each in holders)
+        holders = [self._holder(key, allocations, readings) for key, allocations in rows.items()]
+        self._idle_holders = sum((holder.idle_s or 0.0) >= self._settings.idle.after_s for holder in holders)
         self._allocations = readings.allocations
         self._escalation, due = find_due_steps(holders, self._escalation, self._settings.idle, may_be_missing)
-        idle_s = {each.key: each.idle_s for each in holders}
+        idle_s = {holder.key: holder.idle_s for holder in holders}
         letters: list[Letter] = []
         actions: list[_Action] = []
         for holder, step in due:
@@ -289,10 +289,10 @@ class IdleWatch:
     def _forget_messages(self, wall_s: float) -> None:
         of_user: Counter[str] = Counter()
         kept = []
-        for each in self._messages[:_MAX_MESSAGES]:
-            of_user[each.user] += 1
-            if of_user[each.user] <= _MAX_OF_USER and wall_s - each.wall_s < _KEPT_MESSAGES_S:
-                kept.append(each)
+        for message in self._messages[:_MAX_MESSAGES]:
+            of_user[message.user] += 1
+            if of_user[message.user] <= _MAX_OF_USER and wall_s - message.wall_s < _KEPT_MESSAGES_S:
+                kept.append(message)
         self._messages = tuple(kept)
 
     # Actions and outcomes

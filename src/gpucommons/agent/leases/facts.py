@@ -162,8 +162,8 @@ def gpu_programs(readings: Readings) -> tuple[GpuProgram, ...]:
 
 def _by_place(slots: Iterable[SlotInfo]) -> Mapping[tuple[str, int | None], str]:
     """Of several MIG devices in one GPU instance, none: it is unknown which of them a process uses."""
-    found: dict[tuple[str, int | None], list[str]] = {}
+    by_place: dict[tuple[str, int | None], list[str]] = {}
     for info in slots:
         if not info.is_rest:
-            found.setdefault((info.slot.gpu_uuid, info.gpu_instance_id), []).append(info.slot.uuid)
-    return {place: uuids[0] for place, uuids in found.items() if len(uuids) == 1}
+            by_place.setdefault((info.slot.gpu_uuid, info.gpu_instance_id), []).append(info.slot.uuid)
+    return {place: uuids[0] for place, uuids in by_place.items() if len(uuids) == 1}

@@ -216,11 +216,11 @@ class Leasing:
         if self._settings.leases.enabled == "true" or self._scenario is not None:
             return ""
         readings = snapshot.readings
-        known = (readings.processes, readings.job_mapping, readings.pod_devices, readings.pods)
-        if len(self._seen_manager) != len(known) or any(
-            a is not b for a, b in zip(known, self._seen_manager, strict=True)
+        inputs = (readings.processes, readings.job_mapping, readings.pod_devices, readings.pods)
+        if len(self._seen_manager) != len(inputs) or any(
+            a is not b for a, b in zip(inputs, self._seen_manager, strict=True)
         ):
-            self._seen_manager, self._manager = known, manager_of(readings)
+            self._seen_manager, self._manager = inputs, manager_of(readings)
         if self._manager is None:
             return ""
         return (

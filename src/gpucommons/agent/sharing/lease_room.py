@@ -63,10 +63,10 @@ class _Amount(NamedTuple):
 
 
 def _summed(amounts: Iterable[_Amount]) -> Mapping[str, Mapping[str, int]]:
-    found: dict[str, Counter[str]] = {}
+    by_slot: dict[str, Counter[str]] = {}
     for amount in amounts:
-        found.setdefault(amount.slot_uuid, Counter())[amount.lease] += amount.bytes
-    return found
+        by_slot.setdefault(amount.slot_uuid, Counter())[amount.lease] += amount.bytes
+    return by_slot
 
 
 def _started(readings: Readings, allocations: AllocationReading) -> Iterator[_Amount]:
@@ -84,10 +84,10 @@ def _started(readings: Readings, allocations: AllocationReading) -> Iterator[_Am
 def _billed(leases: LeasesReading, allocations: AllocationReading) -> Iterator[_Amount]:
     """What counts for a lease of which the client is not known, and so neither the programs that it has started."""
     ids = {job_of_lease(lease.request.id): lease.request.id for lease in leases.leases}
-    for each in allocations.allocations:
-        id = ids.get(each.account.job)
+    for allocation in allocations.allocations:
+        id = ids.get(allocation.account.job)
         if id is not None and id not in leases.clients:
-            yield _Amount(each.slot.uuid, id, each.memory_bytes or 0)
+            yield _Amount(allocation.slot.uuid, id, allocation.memory_bytes or 0)
 
 
 def _parked(parking: ParkingReading, leases: LeasesReading) -> Iterator[_Amount]:
@@ -119,11 +119,11 @@ def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: flo
 
 def rooms_kept(parking: ParkingReading | None) -> Mapping[str, Sequence[KeptRoom]]:
     """The memory of each GPU that parked programs are about to take."""
-    found: dict[str, list[KeptRoom]] = {}
+    by_gpu: dict[str, list[KeptRoom]] = {}
     for program in () if parking is None else parking.programs:
         if program.comes_after is not None:
-            found.setdefault(program.gpu_uuid, []).append(KeptRoom(program.gpu_bytes, program.comes_after))
-    return found
+            by_gpu.setdefault(program.gpu_uuid, []).append(KeptRoom(program.gpu_bytes, program.comes_after))
+    return by_gpu
 
 
 def _needs(
@@ -155,11 +155,11 @@ def _needs(
 
 def _unused(leases: Iterable[Lease], memory: LeaseMemory) -> Mapping[str, int]:
     """What leases declared, less what they use or have parked."""
-    found: Counter[str] = Counter()
+    unused: Counter[str] = Counter()
     for lease in leases:
         for uuid in lease.slots:
-            found[uuid] += memory.unused(lease.request, uuid)
-    return {uuid: amount for uuid, amount in found.items() if amount > 0}
+            unused[uuid] += memory.unused(lease.request, uuid)
+    return {uuid: amount for uuid, amount in unused.items() if amount > 0}
 
 
 def _usable(reading: AllocationReading) -> Iterator[str]:

@@ -87,8 +87,8 @@ class BusyMeter:
     def _new_ratio(self, gpu: Gpu) -> float | None:
         uuid, gpm = gpu.identity.uuid, gpu.gpm
         if gpm is not None and gpm.graphics_ratio is not None:
-            known, self._gpm[uuid] = self._gpm.get(uuid), gpm
-            return None if gpm is known else gpm.graphics_ratio
+            previous, self._gpm[uuid] = self._gpm.get(uuid), gpm
+            return None if gpm is previous else gpm.graphics_ratio
         percent = gpu.readings.utilization_percent
         return None if uuid in self._gpm or percent is None else percent / 100
 
@@ -99,7 +99,9 @@ class BusyMeter:
 def process_names(programs: ProgramReading, users: UsersReading | None, pids: Collection[int]) -> ProcessNames:
     """Of the processes with these pids only: a node may have thousands of others on its GPUs."""
     chosen = [process for process in programs.processes if process.pid in pids]
-    by_key = {one.key: Program(one.job, (one,)).display_name for one in chosen if one.key is not None}
+    by_key = {
+        process.key: Program(process.job, (process,)).display_name for process in chosen if process.key is not None
+    }
     return ProcessNames(by_key, {} if users is None else users.names, dict(_pods(chosen)))
 
 
@@ -197,10 +199,10 @@ def _batch_system(settings: Settings) -> BatchSystem | None:
 
 def _trespass_report(readings: Readings) -> TrespassReport:
     """Processes on GPUs that their batch job was not given. While jobs or processes cannot be read, there are none."""
-    found: dict[ProcessKey, frozenset[str]] = {}
+    jobs_of_process: dict[ProcessKey, frozenset[str]] = {}
     for (job, _), shares in outside_allocation(readings).items():
-        found |= {share.key: frozenset((job,)) for share in shares if share.key is not None}
-    return TrespassReport(found, time.monotonic())
+        jobs_of_process |= {share.key: frozenset((job,)) for share in shares if share.key is not None}
+    return TrespassReport(jobs_of_process, time.monotonic())
 
 
 class Sharing:
@@ -298,7 +300,10 @@ def _facts(gpu: Gpu, busy: Busy | None) -> GpuFacts:
         busy,
         process_bytes={p.pid: p.used_memory_bytes for p in gpu.processes or () if p.used_memory_bytes is not None},
         mig=tuple(instance.uuid for instance in gpu.mig),
-        mig_bytes={one.uuid: one.memory.total_bytes if one.memory else one.memory_bytes for one in gpu.mig},
+        mig_bytes={
+            instance.uuid: instance.memory.total_bytes if instance.memory else instance.memory_bytes
+            for instance in gpu.mig
+        },
     )
 
 

@@ -77,8 +77,8 @@ def collect_gpus(snapshot: Snapshot) -> Iterator[Family]:
     yield GPU_SLOT.of((_gpu_slot(info), 1) for info in reading.slots if not info.mig_enabled)
     held = [allocation for allocation in reading.allocations if not allocation.is_access_only]
     yield ALLOCATED.of((labels, 1) for labels in dict.fromkeys(map(_allocated, held)))
-    sized = ((each, each.equivalents) for each in held)
-    yield GPU_EQUIVALENTS.of(summed((_equivalents(each), size) for each, size in sized if size is not None))
+    sized = ((allocation, allocation.equivalents) for allocation in held)
+    yield GPU_EQUIVALENTS.of(summed((_equivalents(allocation), size) for allocation, size in sized if size is not None))
 
 
 def _gpu_slot(info: SlotInfo) -> tuple[str, ...]:
@@ -86,17 +86,23 @@ def _gpu_slot(info: SlotInfo) -> tuple[str, ...]:
     return index, index, info.slot.gpu_uuid, "false"
 
 
-def _allocated(each: Allocation) -> tuple[str, ...]:
-    return each.slot.name, each.workload, account_name(each.account), each.interface, _profile(each)
+def _allocated(allocation: Allocation) -> tuple[str, ...]:
+    return (
+        allocation.slot.name,
+        allocation.workload,
+        account_name(allocation.account),
+        allocation.interface,
+        _profile(allocation),
+    )
 
 
-def _equivalents(each: Allocation) -> tuple[str, ...]:
-    return each.slot.name, account_name(each.account), each.interface, _profile(each)
+def _equivalents(allocation: Allocation) -> tuple[str, ...]:
+    return allocation.slot.name, account_name(allocation.account), allocation.interface, _profile(allocation)
 
 
-def _profile(each: Allocation) -> str:
+def _profile(allocation: Allocation) -> str:
     """Empty for a name without a slot on this node: it may mean a GPU or a MIG device."""
-    return each.profile or ("" if each.slot.slices is None else "full")
+    return allocation.profile or ("" if allocation.slot.slices is None else "full")
 
 
 # ds01_mig_*: MIG devices as slots, and whether each is mapped to an instance id of the dcgm dialect.
@@ -145,7 +151,7 @@ _INTERFACES = ("orchestration", "atomic", "api", "other", "docker")
 def collect_containers(snapshot: Snapshot) -> Iterator[Family]:
     reading = containers_reading(snapshot)
     if reading is not None:
-        none: list[Point] = [((status, each), 0) for status in ("running", "stopped") for each in _INTERFACES]
+        none: list[Point] = [((status, interface), 0) for status in ("running", "stopped") for interface in _INTERFACES]
         counted = (
             (("running" if container.running else "stopped", container.interface), 1.0)
             for container in reading.containers
@@ -180,13 +186,19 @@ def collect_unmanaged(snapshot: Snapshot) -> Iterator[Family]:
         unmanaged = reading.unmanaged
         yield CONTAINER.of((labels, 1) for labels in dict.fromkeys(map(_labels, unmanaged)))
         yield COUNT.value(len(unmanaged))
-        yield RUNNING.value(sum(each.running for each in unmanaged))
-        yield ALL_ACCESS.value(sum(each.access is Access.ALL for each in unmanaged))
+        yield RUNNING.value(sum(container.running for container in unmanaged))
+        yield ALL_ACCESS.value(sum(container.access is Access.ALL for container in unmanaged))
 
 
-def _labels(each: UnmanagedContainer) -> tuple[str, ...]:
-    count = "ALL" if each.access is Access.ALL else str(each.gpu_count)
-    return each.name, each.user or "unknown", count, each.access.value, "true" if each.running else "false"
+def _labels(container: UnmanagedContainer) -> tuple[str, ...]:
+    count = "ALL" if container.access is Access.ALL else str(container.gpu_count)
+    return (
+        container.name,
+        container.user or "unknown",
+        count,
+        container.access.value,
+        "true" if container.running else "false",
+    )
 
 
 # ds01_events_*, ds01_lifecycle_events_total: the events of DS01's event log in the last 24 hours.
@@ -253,9 +265,9 @@ def collect_users(snapshot: Snapshot) -> Iterator[Family]:
     if users is None:
         return
     yield GROUP.of(((user, group), 1) for user, group in users.group_of.items())
-    slices = [((each.user, each.group), each) for each in users.slices]
-    yield CPU.of((labels, each.cpu_seconds) for labels, each in slices if each.cpu_seconds is not None)
-    yield MEMORY.of((labels, each.memory_bytes) for labels, each in slices if each.memory_bytes is not None)
+    slices = [((slice.user, slice.group), slice) for slice in users.slices]
+    yield CPU.of((labels, slice.cpu_seconds) for labels, slice in slices if slice.cpu_seconds is not None)
+    yield MEMORY.of((labels, slice.memory_bytes) for labels, slice in slices if slice.memory_bytes is not None)
 
 
 def _held(reading: AllocationReading) -> Iterator[Family]:
@@ -268,11 +280,11 @@ def _held(reading: AllocationReading) -> Iterator[Family]:
     nothing: list[Point] = [
         ((user,), 0) for user in sorted({container.user for container in reading.containers if container.user})
     ]
-    yield MIG.of(summed([*nothing, *(((user,), each.share / WHOLE_SHARE) for user, each in held)]))
-    slots = {(user, each.slot.uuid) for user, each in held}
+    yield MIG.of(summed([*nothing, *(((user,), allocation.share / WHOLE_SHARE) for user, allocation in held)]))
+    slots = {(user, allocation.slot.uuid) for user, allocation in held}
     yield GPUS.of(summed([*nothing, *(((user,), 1.0) for user, _ in sorted(slots))]))
-    unknown = {(user,) for user, each in held if each.equivalents is None}
-    sizes = [((user,), size) for user, each in held if (size := each.equivalents) is not None]
+    unknown = {(user,) for user, allocation in held if allocation.equivalents is None}
+    sizes = [((user,), size) for user, allocation in held if (size := allocation.equivalents) is not None]
     yield USER_EQUIVALENTS.of(summed(point for point in (*nothing, *sizes) if point[0] not in unknown))
 
 

@@ -255,19 +255,19 @@ MIG_INFO = gauge(
 MIG_MEMORY: tuple[tuple[Metric, Callable[[MigInstance], Value]], ...] = (
     (
         gauge(f"{_PREFIX}mig_memory_total_bytes", "Memory of a GPU instance.", *_INSTANCE),
-        lambda one: None if one.memory is None else one.memory.total_bytes,
+        lambda instance: None if instance.memory is None else instance.memory.total_bytes,
     ),
     (
         gauge(f"{_PREFIX}mig_memory_used_bytes", "Used memory of a GPU instance.", *_INSTANCE),
-        lambda one: None if one.memory is None else one.memory.used_bytes,
+        lambda instance: None if instance.memory is None else instance.memory.used_bytes,
     ),
     (
         gauge(f"{_PREFIX}mig_memory_free_bytes", "Free memory of a GPU instance.", *_INSTANCE),
-        lambda one: None if one.memory is None else one.memory.free_bytes,
+        lambda instance: None if instance.memory is None else instance.memory.free_bytes,
     ),
     (
         gauge(f"{_PREFIX}mig_memory_reserved_bytes", "Memory of a GPU instance that the driver reserves.", *_INSTANCE),
-        lambda one: None if one.memory is None else one.memory.reserved_bytes,
+        lambda instance: None if instance.memory is None else instance.memory.reserved_bytes,
     ),
 )
 
@@ -392,16 +392,29 @@ def _last_xids(uuid: str, gpu: Gpu) -> Iterator[Point]:
 
 def _mig(gpus: list[tuple[str, Gpu]]) -> Iterator[Family]:
     yield MIG_INFO.of(
-        ((uuid, normalized_uuid(one.uuid), str(one.gpu_instance_id), str(one.compute_instance_id), one.profile), 1)
+        (
+            (
+                uuid,
+                normalized_uuid(instance.uuid),
+                str(instance.gpu_instance_id),
+                str(instance.compute_instance_id),
+                instance.profile,
+            ),
+            1,
+        )
         for uuid, gpu in gpus
-        for one in gpu.mig
+        for instance in gpu.mig
     )
-    instances = [((uuid, str(one.gpu_instance_id)), one) for uuid, gpu in gpus for one in gpu.gpu_instances()]
+    instances = [
+        ((uuid, str(instance.gpu_instance_id)), instance) for uuid, gpu in gpus for instance in gpu.gpu_instances()
+    ]
     for metric, read in MIG_MEMORY:
-        yield metric.of((labels, value) for labels, one in instances if (value := read(one)) is not None)
+        yield metric.of((labels, value) for labels, instance in instances if (value := read(instance)) is not None)
     for metric, pick in MIG_ACTIVITY:
         yield metric.of(
-            (labels, value) for labels, one in instances if one.gpm is not None and (value := pick(one.gpm)) is not None
+            (labels, value)
+            for labels, instance in instances
+            if instance.gpm is not None and (value := pick(instance.gpm)) is not None
         )
 
 

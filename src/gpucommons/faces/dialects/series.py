@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MAX_OF_OWNER) -> tuple[list[T], list[T]]:
     """The first rows of each user, and the rest."""
-    found = list(rows)
-    if len(found) <= most:
-        return found, []
+    all_rows = list(rows)
+    if len(all_rows) <= most:
+        return all_rows, []
     counts: dict[int, int] = {}
     own: list[T] = []
     rest: list[T] = []
-    for row in found:
+    for row in all_rows:
         uid = uid_of(row)
         counts[uid] = count = counts.get(uid, 0) + 1
         (own if count <= most else rest).append(row)
@@ -70,14 +70,14 @@ def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MAX_OF_OW
         return {}
     by_owner: dict[tuple[str, str], dict[str, list[int]]] = {}
     # The shares of a process on several GPUs have the same Owner: its identity is faster to look up.
-    known: dict[int, dict[str, list[int]]] = {}
+    by_identity: dict[int, dict[str, list[int]]] = {}
     for share in shares:
         owner = share.owner
-        found = known.get(id(owner))
-        if found is None:
-            found = by_owner.setdefault(("", "") if owner is None else (owner.kind, owner.id), {})
-            known[id(owner)] = found
-        found.setdefault(share.place.gpu_uuid, []).append(share.pid)
+        pids_by_gpu = by_identity.get(id(owner))
+        if pids_by_gpu is None:
+            pids_by_gpu = by_owner.setdefault(("", "") if owner is None else (owner.kind, owner.id), {})
+            by_identity[id(owner)] = pids_by_gpu
+        pids_by_gpu.setdefault(share.place.gpu_uuid, []).append(share.pid)
     beyond: dict[str, set[int]] = {}
     for gpus in by_owner.values():
         if sum(map(len, gpus.values())) > most:

@@ -179,8 +179,8 @@ def _allocated(readings: Readings, has_namespace: bool) -> Iterator[tuple[_PodNa
     """The GPU and the GPU instance of each device that the kubelet has allocated to a pod that has not ended."""
     if readings.gpus is None or readings.pod_devices is None:
         return
-    known = readings.pods.by_uid.values() if readings.pods else ()
-    ended = {(pod.namespace, pod.name) for pod in known if pod.phase in _ENDED_PHASES}
+    pods = readings.pods.by_uid.values() if readings.pods else ()
+    ended = {(pod.namespace, pod.name) for pod in pods if pod.phase in _ENDED_PHASES}
     for place, holders in pods_by_place(readings.gpus.gpus, readings.pod_devices).items():
         for holder in holders:
             if (holder.namespace, holder.pod) not in ended:

@@ -18,12 +18,12 @@ def delta(before: Mapping[str, Json], after: Mapping[str, Json]) -> Delta:
         if key not in before:
             changes[key] = [value]
             continue
-        known = before[key]
-        if type(value) is dict and type(known) is dict:
-            inside = delta(known, value)
+        previous = before[key]
+        if type(value) is dict and type(previous) is dict:
+            inside = delta(previous, value)
             if inside:
                 changes[key] = inside
-        elif not _same(known, value):
+        elif not _same(previous, value):
             changes[key] = [value]
     for key in before:
         if key not in after:
@@ -31,15 +31,15 @@ def delta(before: Mapping[str, Json], after: Mapping[str, Json]) -> Delta:
     return changes
 
 
-def _same(known: Json, value: Json) -> bool:
+def _same(previous: Json, value: Json) -> bool:
     """True == 1 and 1 == 1.0 in Python, but not in JSON."""
-    if type(known) is not type(value):
+    if type(previous) is not type(value):
         return False
-    if type(known) is list and type(value) is list:
-        return len(known) == len(value) and all(map(_same, known, value))
-    if type(known) is dict and type(value) is dict:
-        return not delta(known, value)
-    return known == value
+    if type(previous) is list and type(value) is list:
+        return len(previous) == len(value) and all(map(_same, previous, value))
+    if type(previous) is dict and type(value) is dict:
+        return not delta(previous, value)
+    return previous == value
 
 
 def apply(document: Mapping[str, Json], changes: Mapping[str, Json]) -> dict[str, Json]:

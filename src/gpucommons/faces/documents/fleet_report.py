@@ -120,17 +120,17 @@ def no_fleet() -> Json:
     return {"hidden": None, "accounts": None}
 
 
-def _seen_by(found: FleetMonth, viewer: Viewer) -> FleetMonth:
+def _seen_by(use: FleetMonth, viewer: Viewer) -> FleetMonth:
     if viewer.sees_accounts:
-        return found
-    return replace(found, rows={key: billed for key, billed in found.rows.items() if key[0] == viewer.user})
+        return use
+    return replace(use, rows={key: billed for key, billed in use.rows.items() if key[0] == viewer.user})
 
 
 def _report(by: FleetBy, months: tuple[FleetMonth, ...]) -> _Report:
     rows: dict[str, FleetBilled] = {}
-    for each in months:
-        for (user, group), billed in each.rows.items():
-            name = {FleetBy.USER: user, FleetBy.GROUP: group, FleetBy.MONTH: each.name}[by] or _NONE
+    for use in months:
+        for (user, group), billed in use.rows.items():
+            name = {FleetBy.USER: user, FleetBy.GROUP: group, FleetBy.MONTH: use.name}[by] or _NONE
             rows[name] = rows.get(name, FleetBilled()).plus(billed)
     return _Report(by, months, rows)
 

@@ -81,8 +81,8 @@ def read_query(query: Query, declared: Sequence[Parameter]) -> Mapping[str, Valu
     for name, given in query:
         parameter = by_name.get(name)
         if parameter is None:
-            known = f"use {', '.join(by_name)}" if by_name else "this path has no parameters"
-            raise BadParameter(name, f"unknown parameter; {known}")
+            advice = f"use {', '.join(by_name)}" if by_name else "this path has no parameters"
+            raise BadParameter(name, f"unknown parameter; {advice}")
         if name in values:
             raise BadParameter(name, "given more than once")
         try:

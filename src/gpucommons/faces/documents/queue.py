@@ -50,36 +50,36 @@ class _Reserved(NamedTuple):
 
 
 _TRESPASSER = Record[Trespasser](
-    slot=(TEXT, lambda each: each.slot),
-    pid=(INTEGER, lambda each: each.pid),
-    user=(TEXT, lambda each: each.user),
-    process=(TEXT, lambda each: each.process_name),
-    paused=(FLAG, lambda each: each.paused),
-    not_paused_because=(TEXT, lambda each: each.spared),
+    slot=(TEXT, lambda trespasser: trespasser.slot),
+    pid=(INTEGER, lambda trespasser: trespasser.pid),
+    user=(TEXT, lambda trespasser: trespasser.user),
+    process=(TEXT, lambda trespasser: trespasser.process_name),
+    paused=(FLAG, lambda trespasser: trespasser.paused),
+    not_paused_because=(TEXT, lambda trespasser: trespasser.spared),
 )
 _LEASE = Record[_Named](
-    user=(TEXT, lambda each: each.lease.request.user),
-    name=(TEXT, lambda each: each.lease.request.name),
-    slots=(listed(TEXT), lambda each: each.slots),
-    slot_uuids=(listed(TEXT), lambda each: list(each.lease.slots)),
-    shared=(FLAG, lambda each: each.lease.request.share),
-    memory_bytes=(INTEGER_OR_NULL, lambda each: each.lease.request.memory_bytes),
-    mps=(FLAG, lambda each: bool(each.lease.request.mps)),
-    sm_percent=(INTEGER_OR_NULL, lambda each: each.lease.request.sm_percent),
-    sharing_class=(described(TEXT, "as requested; empty: not given"), lambda each: each.lease.request.sharing_class),
-    since_unix_s=(NUMBER, lambda each: round(each.lease.since_s, 3)),
-    ends_unix_s=(NUMBER_OR_NULL, lambda each: _end_s(each.lease)),
+    user=(TEXT, lambda named: named.lease.request.user),
+    name=(TEXT, lambda named: named.lease.request.name),
+    slots=(listed(TEXT), lambda named: named.slots),
+    slot_uuids=(listed(TEXT), lambda named: list(named.lease.slots)),
+    shared=(FLAG, lambda named: named.lease.request.share),
+    memory_bytes=(INTEGER_OR_NULL, lambda named: named.lease.request.memory_bytes),
+    mps=(FLAG, lambda named: bool(named.lease.request.mps)),
+    sm_percent=(INTEGER_OR_NULL, lambda named: named.lease.request.sm_percent),
+    sharing_class=(described(TEXT, "as requested; empty: not given"), lambda named: named.lease.request.sharing_class),
+    since_unix_s=(NUMBER, lambda named: round(named.lease.since_s, 3)),
+    ends_unix_s=(NUMBER_OR_NULL, lambda named: _end_s(named.lease)),
     trespassers=(
         listed(_TRESPASSER.schema),
-        lambda each: [_TRESPASSER.build(trespasser) for trespasser in each.trespassers],
+        lambda named: [_TRESPASSER.build(trespasser) for trespasser in named.trespassers],
     ),
 )
 _BLOCKER = Record[SlotBlocker](
-    slot=(TEXT, lambda each: each.slot),
-    users=(listed(TEXT), lambda each: list(each.users)),
-    idle_s=(NUMBER_OR_NULL, lambda each: rounded(each.idle_s, 0)),
-    leased=(FLAG, lambda each: each.leased),
-    sentence=(TEXT, lambda each: each.sentence),
+    slot=(TEXT, lambda blocker: blocker.slot),
+    users=(listed(TEXT), lambda blocker: list(blocker.users)),
+    idle_s=(NUMBER_OR_NULL, lambda blocker: rounded(blocker.idle_s, 0)),
+    leased=(FLAG, lambda blocker: blocker.leased),
+    sentence=(TEXT, lambda blocker: blocker.sentence),
 )
 _REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
     position=(INTEGER, lambda pair: pair[1].position),
@@ -99,19 +99,19 @@ _REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
     whole=(described(FLAG, "no MIG device"), lambda pair: pair[0].whole),
     blockers=(
         described(listed(_BLOCKER.schema), "slots that could serve it and are held, the longest idle first"),
-        lambda pair: [_BLOCKER.build(each) for each in pair[1].blockers],
+        lambda pair: [_BLOCKER.build(blocker) for blocker in pair[1].blockers],
     ),
 )
 _RESERVATION = Record[_Reserved](
-    user=(TEXT, lambda each: each.reservation.user),
-    gpus=(INTEGER, lambda each: each.reservation.gpus),
-    slots=(listed(TEXT), lambda each: each.slots),
-    from_unix_s=(NUMBER, lambda each: round(each.reservation.from_s, 3)),
-    until_unix_s=(NUMBER, lambda each: round(each.reservation.until_s, 3)),
-    active=(FLAG, lambda each: each.is_active),
+    user=(TEXT, lambda named: named.reservation.user),
+    gpus=(INTEGER, lambda named: named.reservation.gpus),
+    slots=(listed(TEXT), lambda named: named.slots),
+    from_unix_s=(NUMBER, lambda named: round(named.reservation.from_s, 3)),
+    until_unix_s=(NUMBER, lambda named: round(named.reservation.until_s, 3)),
+    active=(FLAG, lambda named: named.is_active),
     held=(
         described(listed(_BLOCKER.schema), "where it is in force: its slots that other users still hold"),
-        lambda each: [_BLOCKER.build(blocker) for blocker in each.held],
+        lambda named: [_BLOCKER.build(blocker) for blocker in named.held],
     ),
 )
 _QUOTA = Record[LeaseQuotaUse](
@@ -161,7 +161,7 @@ def queue_document(reading: LeasesReading, now_s: float) -> dict[str, Json]:
 
 
 def _named(lease: Lease, reading: LeasesReading) -> _Named:
-    trespassers = [each for each in reading.trespassers if each.lease_id == lease.request.id]
+    trespassers = [trespasser for trespasser in reading.trespassers if trespasser.lease_id == lease.request.id]
     return _Named(lease, _names(lease.slots, reading), trespassers)
 
 

@@ -39,8 +39,8 @@ SNAPSHOT = Record[View](
 
 
 def _problems(view: View, values: Mapping[str, Value]) -> Json:
-    found = {"summary": node.summary(view.snapshot), "problems": node.problems(view.snapshot)}
-    return {**view.envelope(), **found}
+    judgements = {"summary": node.summary(view.snapshot), "problems": node.problems(view.snapshot)}
+    return {**view.envelope(), **judgements}
 
 
 def _gpus(view: View, values: Mapping[str, Value]) -> Json:
@@ -81,14 +81,14 @@ def _accounts(view: View, values: Mapping[str, Value]) -> Json:
 
 def _events(view: View, values: Mapping[str, Value]) -> Json:
     since_s = values.get("since")
-    found = events.events(
+    recent = events.events(
         view.snapshot,
         int(values.get("limit", events.SHOWN)),
         None if since_s is None else float(since_s),
         _text(values, "type"),
         _text(values, "user"),
     )
-    return {**view.envelope(), "events": found, "alerts": events.alerts(view.snapshot)}
+    return {**view.envelope(), "events": recent, "alerts": events.alerts(view.snapshot)}
 
 
 def _text(values: Mapping[str, Value], name: str) -> str | None:

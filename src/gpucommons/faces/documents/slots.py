@@ -39,13 +39,13 @@ from gpucommons.rules.summary import slot_detail
 # The state of each slot, its holders, and since when. Pure.
 
 _HOLDER = Record[Allocation](
-    account=(TEXT, lambda each: account_name(each.account)),
-    user=(TEXT, lambda each: each.account.user),
-    kind=(one_of(*WorkloadKind), lambda each: each.kind.value),
-    workload=(TEXT, lambda each: each.workload),
-    workload_id=(TEXT, lambda each: each.workload_id),
-    share_ratio=(NUMBER, lambda each: each.share / WHOLE_SHARE),
-    active=(or_null(FLAG), lambda each: each.active),
+    account=(TEXT, lambda allocation: account_name(allocation.account)),
+    user=(TEXT, lambda allocation: allocation.account.user),
+    kind=(one_of(*WorkloadKind), lambda allocation: allocation.kind.value),
+    workload=(TEXT, lambda allocation: allocation.workload),
+    workload_id=(TEXT, lambda allocation: allocation.workload_id),
+    share_ratio=(NUMBER, lambda allocation: allocation.share / WHOLE_SHARE),
+    active=(or_null(FLAG), lambda allocation: allocation.active),
 )
 
 
@@ -76,7 +76,7 @@ _SLOTS_SLOT = Record[_SlotNow](
         described(TEXT, "by which holder and for how long, or why, in words"),
         lambda at: slot_detail(at.status, at.wall_s),
     ),
-    holders=(listed(_HOLDER.schema), lambda at: [_HOLDER.build(each) for each in at.status.holders]),
+    holders=(listed(_HOLDER.schema), lambda at: [_HOLDER.build(allocation) for allocation in at.status.holders]),
     hidden_holders=(
         described(INTEGER, "holders that are hidden from this viewer"),
         lambda at: at.status.hidden_holders,
@@ -135,29 +135,32 @@ _ALLOCATIONS_SLOT = Record[SlotInfo](
     gpu_equivalents=(NUMBER_OR_NULL, lambda info: _equivalents(info.slot)),
 )
 _ALLOCATION = Record[Allocation](
-    slot=(TEXT, lambda each: each.slot.name),
-    slot_uuid=(TEXT, lambda each: each.slot.uuid),
-    gpu_uuid=(TEXT, lambda each: each.slot.gpu_uuid),
-    profile=(TEXT, lambda each: each.profile),
-    account=(TEXT, lambda each: account_name(each.account)),
-    user=(TEXT, lambda each: each.account.user),
-    group=(TEXT, lambda each: each.account.group),
-    owner=(_OWNER.schema, lambda each: _OWNER.build(each.account)),
-    pod=(TEXT, lambda each: each.account.pod),
-    job=(TEXT, lambda each: each.account.job),
-    workload=(TEXT, lambda each: each.workload),
-    workload_id=(TEXT, lambda each: each.workload_id),
-    kind=(one_of(*WorkloadKind), lambda each: each.kind.value),
-    state=(one_of(*AllocationState), lambda each: each.state.value),
-    share_ratio=(NUMBER, lambda each: each.share / WHOLE_SHARE),
-    gpu_equivalents=(NUMBER_OR_NULL, lambda each: each.equivalents),
-    interface=(TEXT, lambda each: each.interface),
-    managed=(FLAG, lambda each: each.managed),
-    access=(one_of(*Access), lambda each: each.access.value),
-    since_unix_s=(NUMBER_OR_NULL, lambda each: each.since_wall_s),
-    sm_ratio=(NUMBER_OR_NULL, lambda each: None if each.sm is None else each.sm / WHOLE_SM),
-    memory_bytes=(INTEGER_OR_NULL, lambda each: each.memory_bytes),
-    power_watts=(NUMBER_OR_NULL, lambda each: None if each.milliwatts is None else each.milliwatts / 1000),
+    slot=(TEXT, lambda allocation: allocation.slot.name),
+    slot_uuid=(TEXT, lambda allocation: allocation.slot.uuid),
+    gpu_uuid=(TEXT, lambda allocation: allocation.slot.gpu_uuid),
+    profile=(TEXT, lambda allocation: allocation.profile),
+    account=(TEXT, lambda allocation: account_name(allocation.account)),
+    user=(TEXT, lambda allocation: allocation.account.user),
+    group=(TEXT, lambda allocation: allocation.account.group),
+    owner=(_OWNER.schema, lambda allocation: _OWNER.build(allocation.account)),
+    pod=(TEXT, lambda allocation: allocation.account.pod),
+    job=(TEXT, lambda allocation: allocation.account.job),
+    workload=(TEXT, lambda allocation: allocation.workload),
+    workload_id=(TEXT, lambda allocation: allocation.workload_id),
+    kind=(one_of(*WorkloadKind), lambda allocation: allocation.kind.value),
+    state=(one_of(*AllocationState), lambda allocation: allocation.state.value),
+    share_ratio=(NUMBER, lambda allocation: allocation.share / WHOLE_SHARE),
+    gpu_equivalents=(NUMBER_OR_NULL, lambda allocation: allocation.equivalents),
+    interface=(TEXT, lambda allocation: allocation.interface),
+    managed=(FLAG, lambda allocation: allocation.managed),
+    access=(one_of(*Access), lambda allocation: allocation.access.value),
+    since_unix_s=(NUMBER_OR_NULL, lambda allocation: allocation.since_wall_s),
+    sm_ratio=(NUMBER_OR_NULL, lambda allocation: None if allocation.sm is None else allocation.sm / WHOLE_SM),
+    memory_bytes=(INTEGER_OR_NULL, lambda allocation: allocation.memory_bytes),
+    power_watts=(
+        NUMBER_OR_NULL,
+        lambda allocation: None if allocation.milliwatts is None else allocation.milliwatts / 1000,
+    ),
 )
 _QUOTA = Record[QuotaState](
     gpu_equivalents=(described(NUMBER, "GPU-equivalents that the user may hold"), lambda quota: quota.limit),
@@ -183,9 +186,9 @@ def allocations(snapshot: Snapshot, only_user: str | None = None) -> Json:
         "complete": reading.complete,
         "slots": {info.slot.uuid: _ALLOCATIONS_SLOT.build(info) for info in reading.slots if not info.is_rest},
         "held": {
-            f"{each.slot.uuid}/{each.workload_id}": _ALLOCATION.build(each)
-            for each in reading.allocations
-            if only_user in (None, account_name(each.account))
+            f"{allocation.slot.uuid}/{allocation.workload_id}": _ALLOCATION.build(allocation)
+            for allocation in reading.allocations
+            if only_user in (None, account_name(allocation.account))
         },
         "quotas": {
             quota.user: _QUOTA.build(quota)

@@ -53,39 +53,45 @@ from gpucommons.rules.wait_reasons import (
 # Parked programs, part of the document of turns: what is parked, since when, how much host memory it takes. Pure.
 
 _PROGRAM = Record[ParkedReading](
-    name=(TEXT, lambda one: one.name),
-    user=(TEXT, lambda one: one.user),
-    uid=(INTEGER_OR_NULL, lambda one: one.uid),
-    stage=(described(TEXT, "parking, parked, waking or stranded"), lambda one: one.stage),
-    gpu_uuid=(TEXT, lambda one: one.gpu_uuid),
-    processes=(described(listed(INTEGER), "its pids"), lambda one: list(one.pids)),
-    gpu_bytes=(described(INTEGER, "GPU memory that it held, and needs to come back"), lambda one: one.gpu_bytes),
-    host_bytes=(described(INTEGER, "the part of it that is in host memory"), lambda one: one.host_bytes),
+    name=(TEXT, lambda program: program.name),
+    user=(TEXT, lambda program: program.user),
+    uid=(INTEGER_OR_NULL, lambda program: program.uid),
+    stage=(described(TEXT, "parking, parked, waking or stranded"), lambda program: program.stage),
+    gpu_uuid=(TEXT, lambda program: program.gpu_uuid),
+    processes=(described(listed(INTEGER), "its pids"), lambda program: list(program.pids)),
+    gpu_bytes=(
+        described(INTEGER, "GPU memory that it held, and needs to come back"),
+        lambda program: program.gpu_bytes,
+    ),
+    host_bytes=(described(INTEGER, "the part of it that is in host memory"), lambda program: program.host_bytes),
     since_unix_s=(
         described(NUMBER, "when it was last on the GPU"),
-        lambda one: round(one.since_wall_s, 1),
+        lambda program: round(program.since_wall_s, 1),
     ),
-    cause=(described(TEXT, "why it was parked"), lambda one: one.cause),
+    cause=(described(TEXT, "why it was parked"), lambda program: program.cause),
     sentence=(described(TEXT, "since when and why it is parked, in words; empty while it moves"), parked_sentence),
-    waits=(described(TEXT, "why it is not brought back yet; empty: it need not be"), lambda one: one.waits),
-    rate_bytes_s=(described(NUMBER_OR_NULL, "while it moves"), lambda one: rounded(one.rate_bytes_s, 0)),
+    waits=(described(TEXT, "why it is not brought back yet; empty: it need not be"), lambda program: program.waits),
+    rate_bytes_s=(described(NUMBER_OR_NULL, "while it moves"), lambda program: rounded(program.rate_bytes_s, 0)),
     remaining_s=(
         described(NUMBER_OR_NULL, "until the move ends, or until it is back while it waits; an estimate"),
-        lambda one: rounded(one.remaining_s, 1),
+        lambda program: rounded(program.remaining_s, 1),
     ),
 )
 _ARRIVAL = Record[ArrivalReading](
-    name=(TEXT, lambda one: one.name),
-    user=(TEXT, lambda one: one.user),
-    uid=(INTEGER_OR_NULL, lambda one: one.uid),
-    pid=(INTEGER, lambda one: one.pid),
-    gpu_uuid=(TEXT, lambda one: one.gpu_uuid),
-    held=(described(FLAG, "whether it waits now"), lambda one: one.is_held),
-    since_unix_s=(NUMBER, lambda one: round(one.since_wall_s, 1)),
-    waited_s=(NUMBER, lambda one: round(one.waited_s, 2)),
-    parked_bytes=(described(INTEGER, "what was parked for it"), lambda one: sum(row.bytes for row in one.parked)),
+    name=(TEXT, lambda arrival: arrival.name),
+    user=(TEXT, lambda arrival: arrival.user),
+    uid=(INTEGER_OR_NULL, lambda arrival: arrival.uid),
+    pid=(INTEGER, lambda arrival: arrival.pid),
+    gpu_uuid=(TEXT, lambda arrival: arrival.gpu_uuid),
+    held=(described(FLAG, "whether it waits now"), lambda arrival: arrival.is_held),
+    since_unix_s=(NUMBER, lambda arrival: round(arrival.since_wall_s, 1)),
+    waited_s=(NUMBER, lambda arrival: round(arrival.waited_s, 2)),
+    parked_bytes=(
+        described(INTEGER, "what was parked for it"),
+        lambda arrival: sum(row.bytes for row in arrival.parked),
+    ),
     sentence=(described(TEXT, "how long it waited and what was parked for it, in words"), arrival_sentence),
-    why=(described(TEXT, "why it went on; empty while it waits"), lambda one: one.why),
+    why=(described(TEXT, "why it went on; empty while it waits"), lambda arrival: arrival.why),
 )
 _EVENT = Record[ParkEvent](
     id=(TEXT, lambda event: event.id),
@@ -99,8 +105,8 @@ _EVENT = Record[ParkEvent](
     why=(described(TEXT, "the reason of a refusal in one word"), lambda event: event.why),
 )
 _KEPT = Record[KeptReading](
-    gpu_uuids=(listed(TEXT), lambda one: list(one.gpu_uuids)),
-    sentence=(described(TEXT, "how much it keeps, and why"), lambda one: one.sentence),
+    gpu_uuids=(listed(TEXT), lambda program: list(program.gpu_uuids)),
+    sentence=(described(TEXT, "how much it keeps, and why"), lambda program: program.sentence),
 )
 PARKING_SCHEMA = or_null(
     record(
@@ -123,9 +129,19 @@ def parking_of(reading: ParkingReading | None, only_uuid: str | None = None) -> 
         "idle_after_s": reading.idle_after_s,
         "eager": reading.eager,
         "unavailable": reading.unavailable,
-        "programs": {one.key: _PROGRAM.build(one) for one in reading.programs if only_uuid in (None, one.gpu_uuid)},
-        "arrivals": {one.key: _ARRIVAL.build(one) for one in reading.arrivals if only_uuid in (None, one.gpu_uuid)},
-        "kept": {one.job: _KEPT.build(one) for one in reading.kept if only_uuid in (None, *one.gpu_uuids)},
+        "programs": {
+            program.key: _PROGRAM.build(program)
+            for program in reading.programs
+            if only_uuid in (None, program.gpu_uuid)
+        },
+        "arrivals": {
+            arrival.key: _ARRIVAL.build(arrival)
+            for arrival in reading.arrivals
+            if only_uuid in (None, arrival.gpu_uuid)
+        },
+        "kept": {
+            program.job: _KEPT.build(program) for program in reading.kept if only_uuid in (None, *program.gpu_uuids)
+        },
         "events": [_EVENT.build(event) for event in reading.events if only_uuid in (None, event.gpu_uuid)],
     }
 
@@ -252,10 +268,10 @@ GPU = Record[_GpuTurns](
     timeline=(by_key(_TURN.schema, "turn"), lambda at: {turn.id: _TURN.build(turn) for turn in at.turns}),
 )
 LEFT_ALONE = Record[LeftAlone](
-    name=(TEXT, lambda one: one.name),
-    why=(described(TEXT, "the reason in one word"), lambda one: one.why),
-    sentence=(described(TEXT, "the reason in words"), lambda one: one.sentence),
-    gpu_uuids=(listed(TEXT), lambda one: list(one.gpu_uuids)),
+    name=(TEXT, lambda program: program.name),
+    why=(described(TEXT, "the reason in one word"), lambda program: program.why),
+    sentence=(described(TEXT, "the reason in words"), lambda program: program.sentence),
+    gpu_uuids=(listed(TEXT), lambda program: list(program.gpu_uuids)),
 )
 TURNS_SCHEMA = or_null(
     record(
@@ -287,7 +303,9 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
         "window_s": sharing.window_s,
         "share_programs": sharing.share_programs,
         "left_alone": [
-            LEFT_ALONE.build(one) for one in sharing.left_alone if only_uuid is None or only_uuid in one.gpu_uuids
+            LEFT_ALONE.build(program)
+            for program in sharing.left_alone
+            if only_uuid is None or only_uuid in program.gpu_uuids
         ],
         "parking": parking_of(sharing.parking, only_uuid),
         "gpus": {
@@ -316,10 +334,10 @@ def turn_pieces(sharing: SharingReading) -> Iterator[str]:
 
 
 def _by_gpu(clients: Iterable[ClientSharing]) -> Mapping[str, tuple[ClientSharing, ...]]:
-    found: dict[str, list[ClientSharing]] = {}
+    by_gpu: dict[str, list[ClientSharing]] = {}
     for client in clients:
-        found.setdefault(client.gpu_uuid, []).append(client)
-    return {uuid: tuple(there) for uuid, there in found.items()}
+        by_gpu.setdefault(client.gpu_uuid, []).append(client)
+    return {uuid: tuple(there) for uuid, there in by_gpu.items()}
 
 
 def _members(rows: Iterable[tuple[str, Json]]) -> Iterator[str]:

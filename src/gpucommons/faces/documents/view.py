@@ -47,8 +47,8 @@ class View:
         for identity in identities:
             if name in (identity.uuid, str(identity.index)):
                 return identity.uuid
-        known = ", ".join(str(identity.index) for identity in identities) or "none"
-        raise BadParameter("gpu", f"unknown GPU {name[:64]!r}; GPUs of this node: {known}")
+        indices = ", ".join(str(identity.index) for identity in identities) or "none"
+        raise BadParameter("gpu", f"unknown GPU {name[:64]!r}; GPUs of this node: {indices}")
 
 
 def view_for(viewer: Viewer, snapshot: Snapshot, timeline: Timeline) -> View:

@@ -287,9 +287,9 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
         BilledProcess(share, billed_to(share, names), slots.get(share.place), _command(snapshot, share.key))
         for share in (attribution.processes if attribution else ())
     )
-    found = [process for process in billed if chosen.has(process.share, process.account)]
-    limits = limits_of(snapshot, (process.share for process in found))
-    return [process._replace(limit=limit) for process, limit in zip(found, limits, strict=True)]
+    processes = [process for process in billed if chosen.has(process.share, process.account)]
+    limits = limits_of(snapshot, (process.share for process in processes))
+    return [process._replace(limit=limit) for process, limit in zip(processes, limits, strict=True)]
 
 
 def _command(snapshot: Snapshot, key: ProcessKey | None) -> str | None:

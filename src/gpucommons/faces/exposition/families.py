@@ -99,14 +99,14 @@ def joined(families: Iterable[Family]) -> list[Family]:
     """One family per metric: the format requires that all series of a metric are adjacent."""
     by_metric: dict[Metric, Family] = {}
     for family in families:
-        known = by_metric.get(family.metric)
-        if known is not None:
+        earlier = by_metric.get(family.metric)
+        if earlier is not None:
             family = Family(
-                known.metric,
-                [*known.points, *family.points],
-                [*known.histograms, *family.histograms],
-                [*known.summaries, *family.summaries],
-                [*known.samples, *family.samples],
+                earlier.metric,
+                [*earlier.points, *family.points],
+                [*earlier.histograms, *family.histograms],
+                [*earlier.summaries, *family.summaries],
+                [*earlier.samples, *family.samples],
             )
         by_metric[family.metric] = family
     return list(by_metric.values())

@@ -155,9 +155,9 @@ class FamilyRenderer:
         return "\n".join(lines).encode()
 
     def _remember(self, labels: list[LabelValues]) -> None:
-        known = dict(zip(self._labels, self._prefixes, strict=True))
+        prefixes = dict(zip(self._labels, self._prefixes, strict=True))
         self._labels = labels
-        self._prefixes = [known.get(values) or self._prefix(values) for values in labels]
+        self._prefixes = [prefixes.get(values) or self._prefix(values) for values in labels]
         # Compared after escaping, which can make two different label values equal.
         self._repeated = len(set(self._prefixes)) != len(self._prefixes)
         self._first_of_each = {}

@@ -43,15 +43,15 @@ async def read_job_nodes(source: FleetSource, job: str) -> dict[str, NodeUse]:
 
 def job_nodes(answers: Mapping[str, Sequence[Sample]]) -> dict[str, NodeUse]:
     """By the name of the node: the label `node`, as `gpucommons slurm targets` sets it, else the host of `instance`."""
-    found: dict[str, NodeUse] = {}
+    use_of_node: dict[str, NodeUse] = {}
     for name, samples in answers.items():
         for labels, value in samples:
             node = labels.get("node") or host_of(labels.get("instance", ""))
             if value is None or not node:
                 continue
-            use = found.setdefault(node, NodeUse())
+            use = use_of_node.setdefault(node, NodeUse())
             if slot := labels.get("slot"):
                 use.gpus.setdefault(slot, {})[name] = value
             elif hasattr(use, name):
                 setattr(use, name, value)
-    return dict(sorted(found.items()))
+    return dict(sorted(use_of_node.items()))

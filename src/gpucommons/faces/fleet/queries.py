@@ -200,11 +200,11 @@ class VectorReader:
         except (TypeError, ValueError):
             return None
         labels = {}
-        known = self._store.texts
+        texts = self._store.texts
         for name in self._labels:
             text = metric.get(name)
             if isinstance(text, str):
-                labels[name] = known.get(text) or self._store.keep(text)
+                labels[name] = texts.get(text) or self._store.keep(text)
         return Sample(labels, value if math.isfinite(value) else None)
 
 

@@ -51,13 +51,13 @@ def targets_of(answers: FleetAnswers) -> FleetTargets:
     simulated = {row.instance: row.labels.get("scenario", "") for row in answers.of(queries.SIMULATED)}
     uuids = _uuids([*answers.states, *answers.of(queries.GPU_INFO)])
     node_of = _nodes_of_targets(answering, uuids, simulated.keys())
-    known = {uuid for instance in answering - simulated.keys() for uuid in uuids.get(instance, ())}
+    read_uuids = {uuid for instance in answering - simulated.keys() for uuid in uuids.get(instance, ())}
     before = _uuids([*answers.remembered_states, *answers.remembered_gpus])
     # A target that had only GPUs that answer elsewhere now was renamed, not lost.
-    silent = {each for each in silent_targets(answers) if not before.get(each) or before[each] - known}
+    silent = {target for target in silent_targets(answers) if not before.get(target) or before[target] - read_uuids}
     silent |= {*_down(answers, last_seen, answering)}
     names = _names(answers, {*node_of.values(), *silent})
-    return FleetTargets(node_of, silent, last_seen, simulated, names, known)
+    return FleetTargets(node_of, silent, last_seen, simulated, names, read_uuids)
 
 
 def _answering(answers: FleetAnswers) -> set[str]:
@@ -65,10 +65,10 @@ def _answering(answers: FleetAnswers) -> set[str]:
 
 
 def _last_seen(answers: FleetAnswers) -> dict[str, float]:
-    found: dict[str, float] = {}
+    last_seen: dict[str, float] = {}
     for row in answers.seen:
-        found[row.instance] = max(row.value or 0.0, found.get(row.instance, 0.0))
-    return found
+        last_seen[row.instance] = max(row.value or 0.0, last_seen.get(row.instance, 0.0))
+    return last_seen
 
 
 def _down(answers: FleetAnswers, last_seen: Mapping[str, float], answering: AbstractSet[str]) -> Iterable[str]:
@@ -86,10 +86,10 @@ def _down(answers: FleetAnswers, last_seen: Mapping[str, float], answering: Abst
 
 def _uuids(rows: Iterable[Sample]) -> Mapping[str, AbstractSet[str]]:
     """The UUIDs of GPUs and slots by target."""
-    found: dict[str, set[str]] = defaultdict(set)
+    by_instance: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        found[row.instance].update(filter(None, (row.labels.get("uuid"), row.labels.get("gpu_uuid"))))
-    return found
+        by_instance[row.instance].update(filter(None, (row.labels.get("uuid"), row.labels.get("gpu_uuid"))))
+    return by_instance
 
 
 def _nodes_of_targets(
@@ -98,7 +98,7 @@ def _nodes_of_targets(
     """The target with the most GPUs stands for its node."""
     node_of: dict[str, str] = {}
     node_with: dict[str, str] = {}
-    for instance in sorted(answering, key=lambda each: (-len(uuids.get(each, ())), each)):
+    for instance in sorted(answering, key=lambda target: (-len(uuids.get(target, ())), target)):
         own = frozenset[str]() if instance in simulated else uuids.get(instance, frozenset())
         node = min((node_with[uuid] for uuid in own if uuid in node_with), default=instance)
         node_of[instance] = node
@@ -116,7 +116,7 @@ def _names(answers: FleetAnswers, instances: AbstractSet[str]) -> dict[str, str]
     }
     names = {instance: labelled.get(instance) or host_of(instance) or _UNNAMED for instance in instances}
     repeated = Counter(names.values())
-    return {each: (each or _UNNAMED) if repeated[name] > 1 else name for each, name in names.items()}
+    return {target: (target or _UNNAMED) if repeated[name] > 1 else name for target, name in names.items()}
 
 
 # From the answers of Prometheus to the view of the fleet: every node and every slot once. Pure.
@@ -223,16 +223,16 @@ def _answering_slots(answers: FleetAnswers, targets: FleetTargets) -> list[Fleet
         rank = (row.value or 0.0, _PLACE[_state(row)])
         if key not in newest or rank > newest[key][0]:
             newest[key] = rank, row
-    found = {key: _slot(key, row, readings.models, readings) for key, (_, row) in newest.items()}
-    with_slots = {(slot.node, slot.gpu_uuid) for slot in found.values()}
+    slots = {key: _slot(key, row, readings.models, readings) for key, (_, row) in newest.items()}
+    with_slots = {(slot.node, slot.gpu_uuid) for slot in slots.values()}
     for key, row in _placed(answers.of(queries.GPU_INFO), targets.node_of):
         # A GPU without a slot: of an older agent, or in MIG mode without an instance.
         if key not in with_slots:
-            found[key] = _slot(key, row, readings.models, readings)
+            slots[key] = _slot(key, row, readings.models, readings)
     if not any(metric == queries.QUEUED for metric, _ in readings.values):
-        return list(found.values())
-    first = {(slot.node, slot.gpu_uuid): slot.uuid for slot in reversed(found.values())}
-    return [_with_queue(slot, first[slot.node, slot.gpu_uuid], readings) for slot in found.values()]
+        return list(slots.values())
+    first = {(slot.node, slot.gpu_uuid): slot.uuid for slot in reversed(slots.values())}
+    return [_with_queue(slot, first[slot.node, slot.gpu_uuid], readings) for slot in slots.values()]
 
 
 def _state(row: Sample) -> FleetState:

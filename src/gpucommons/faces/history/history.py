@@ -185,11 +185,11 @@ def folded(values: Sequence[float], fold: int) -> Sequence[float]:
     """Means of `fold` values each, ignoring missing ones."""
     if fold == 1:
         return values
-    found = []
+    means = []
     for start in range(0, len(values), fold):
-        known = [value for value in values[start : start + fold] if value == value]
-        found.append(sum(known) / len(known) if known else math.nan)
-    return found
+        present = [value for value in values[start : start + fold] if value == value]
+        means.append(sum(present) / len(present) if present else math.nan)
+    return means
 
 
 def readings_of(snapshot: Snapshot) -> Iterator[tuple[Key, float]]:
@@ -275,10 +275,10 @@ class TurnLog:
             for gpu in sharing.gpus
         }
 
-    def _on_gpu(self, known: tuple[Turn, ...], running: list[ClientSharing], now_s: float) -> tuple[Turn, ...]:
+    def _on_gpu(self, turns: tuple[Turn, ...], running: list[ClientSharing], now_s: float) -> tuple[Turn, ...]:
         going = {(client.client_id, client.turns): client for client in running}
         kept: list[Turn] = []
-        for turn in known:
+        for turn in turns:
             if turn.end_wall_s is None and going.pop(_mark(turn), None) is None:
                 turn = Turn(turn.id, turn.client_id, turn.label, turn.uid, turn.start_wall_s, now_s)
             if turn.end_wall_s is None or now_s - turn.end_wall_s <= self._kept_s:

@@ -62,7 +62,7 @@ def query(series: str, uuids: Sequence[str], selector: str, step_s: float = _LEA
     if asked is None:
         return None
     if step_s > _LOOKBACK_S:
-        asked = _SERIES.sub(lambda found: f"avg_over_time({found[0]}[{step_s:.0f}s])", asked)
+        asked = _SERIES.sub(lambda match: f"avg_over_time({match[0]}[{step_s:.0f}s])", asked)
     if series in _GPU_QUERIES:
         plain = "|".join(uuid for uuid in uuids if _PLAIN.fullmatch(uuid))
         selector = ",".join(filter(None, (selector, f'{_UUID}=~"{plain}"')))
@@ -73,19 +73,19 @@ def columns(answer: object, series: str, onto: TimeGrid) -> dict[str, list[float
     """The values of a range query on the grid. Raises PrometheusError."""
     try:
         rows = answer["data"]["result"]  # type: ignore[index]
-        found: dict[str, list[float]] = {}
+        by_subject: dict[str, list[float]] = {}
         for row in rows:
             subject = NODE if series in NODE_SERIES else str(row["metric"][_UUID])
-            if subject in found:
+            if subject in by_subject:
                 raise PrometheusError(f"Prometheus has several series for {subject}: set history.prometheus_selector")
-            column = found[subject] = [math.nan] * onto.length
+            column = by_subject[subject] = [math.nan] * onto.length
             for time_s, value in row["values"]:
                 place = round((float(time_s) - onto.start_s) / onto.step_s)
                 if 0 <= place < onto.length:
                     column[place] = float(value)
     except (KeyError, TypeError, ValueError) as error:
         raise PrometheusError("Prometheus sent an answer that is not a range of values") from error
-    return found
+    return by_subject
 
 
 class Prometheus:

@@ -66,8 +66,8 @@ class MpsControl:
     def obstacle(self, uid: int) -> str:
         """Why no daemon can serve this user; empty where one can."""
         own = os.geteuid()
-        if (found := self.general_obstacle()) or own == 0 or uid == own:
-            return found
+        if (obstacle := self.general_obstacle()) or own == 0 or uid == own:
+            return obstacle
         return f"the agent runs as uid {own} and cannot start MPS for uid {uid}: run it as root"
 
     def places(self, key: MpsKey) -> MpsPlaces:
@@ -109,7 +109,7 @@ class MpsControl:
         with suppress(MpsError):
             servers = _numbers(self._run(key, [], b"get_server_list\n", _ANSWER_S)[1])
             lists = (self._run(key, [], f"get_client_list {server}\n".encode(), _ANSWER_S)[1] for server in servers)
-            return any(_numbers(found) for found in lists)
+            return any(_numbers(text) for text in lists)
         return False
 
     def stop(self, key: MpsKey) -> None:
@@ -188,10 +188,10 @@ class MpsControl:
         except OSError:
             return None
         try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != self._uid(key):
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != self._uid(key):
                 return None
-            return os.pread(file, _MAX_READ, offset if offset <= found.st_size else 0)
+            return os.pread(file, _MAX_READ, offset if offset <= status.st_size else 0)
         except OSError:
             return None
         finally:

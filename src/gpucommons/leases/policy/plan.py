@@ -32,10 +32,10 @@ def exceeded(
         if users is None:
             continue
         whose = f"group {quota.group}" if quota.group else f"user {user}"
-        has = sum(held.get(each, 0.0) for each in users)
+        has = sum(held.get(member, 0.0) for member in users)
         if quota.gpus and has + gpus > quota.gpus + _ROUNDING:
             return f"{whose} has {has:g} of {quota.gpus:g} GPUs"
-        spent = None if facts.hours is None else sum(facts.hours.get(each, 0.0) for each in users)
+        spent = None if facts.hours is None else sum(facts.hours.get(member, 0.0) for member in users)
         if quota.hours and spent is not None and spent >= quota.hours:
             return f"{whose} has used {spent:.1f} of {quota.hours:g} GPU-hours in 30 days"
     return None
@@ -51,8 +51,8 @@ def quota_uses(
         if users is None or not (quota.gpus or quota.hours):
             continue
         whose = f"group {quota.group}" if quota.group else "each user" if user == "*" else f"user {user}"
-        spent = None if facts.hours is None else sum(facts.hours.get(each, 0.0) for each in users)
-        has = sum(held.get(each, 0.0) for each in users)
+        spent = None if facts.hours is None else sum(facts.hours.get(member, 0.0) for member in users)
+        has = sum(held.get(member, 0.0) for member in users)
         uses.append(LeaseQuotaUse(whose, quota.gpus or None, has, quota.hours or None, spent))
     return tuple(uses)
 
@@ -113,8 +113,8 @@ class LeaseDurations:
         if request.limit_s is not None:
             return request.limit_s
         of_user = [seconds for user, seconds in self._ended if user == request.user][-_OF_USER:]
-        for known in (of_user, [seconds for _, seconds in self._ended]):
-            longer = [seconds for seconds in known if seconds > age_s]
+        for durations in (of_user, [seconds for _, seconds in self._ended]):
+            longer = [seconds for seconds in durations if seconds > age_s]
             if longer:
                 return _quantile(longer)
         return max(2 * age_s, _UNKNOWN_S)
@@ -273,7 +273,7 @@ class _Planner:
 
     def run(self) -> LeasePlan:
         queues: dict[int, list[LeaseRequest]] = {}
-        for request in sorted(self._board.waiting, key=lambda each: each.number, reverse=True):
+        for request in sorted(self._board.waiting, key=lambda waiting: waiting.number, reverse=True):
             queues.setdefault(request.uid, []).append(request)
         heads = [self._key(queue[-1]) for queue in queues.values()]
         heapq.heapify(heads)
@@ -283,8 +283,10 @@ class _Planner:
             self._serve(queue.pop())
             if queue:
                 heapq.heappush(heads, self._key(queue[-1]))
-        known = {seat.slot.uuid: seat.ready_s for seat in self._seats if seat.ready_s != _NEVER and not seat.is_guess}
-        return LeasePlan(tuple(self._grants), self._waits, known)
+        certain_s = {
+            seat.slot.uuid: seat.ready_s for seat in self._seats if seat.ready_s != _NEVER and not seat.is_guess
+        }
+        return LeasePlan(tuple(self._grants), self._waits, certain_s)
 
     def _key(self, request: LeaseRequest) -> tuple[bool, float, int, int]:
         overdue = self._is_overdue(request)
@@ -458,7 +460,7 @@ def _seats(board: LeaseBoard, now_s: float) -> Iterable[_Seat]:
             leases.setdefault(uuid, []).append(lease)
     left_s = {lease.request.id: board.durations.left_s(lease, now_s) for lease in board.leases}
     windows: dict[str, list[_Window]] = {}
-    for reservation in sorted(board.reservations, key=lambda each: each.from_s):
+    for reservation in sorted(board.reservations, key=lambda reserved: reserved.from_s):
         for uuid in reservation.slots:
             windows.setdefault(uuid, []).append(_Window(reservation.from_s, reservation.until_s, reservation.uid))
     for uuid, slot in board.slots.items():

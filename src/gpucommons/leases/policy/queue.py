@@ -57,8 +57,8 @@ def _is_over(lease: Lease, reservation: Reservation) -> bool:
     return own or (limit_s is not None and lease.since_s + limit_s <= reservation.from_s)
 
 
-def _overlap(one: Reservation, other: Reservation) -> bool:
-    return one.from_s < other.until_s and other.from_s < one.until_s
+def _overlap(first: Reservation, other: Reservation) -> bool:
+    return first.from_s < other.until_s and other.from_s < first.until_s
 
 
 def check_room(new: Reservation, others: Iterable[Reservation], slots: Mapping[str, LeasableSlot]) -> None:
@@ -66,7 +66,7 @@ def check_room(new: Reservation, others: Iterable[Reservation], slots: Mapping[s
     reservable = len(_reservable(slots))
     if new.gpus > reservable:
         raise LeaseRefused(f"{new.gpus} GPUs requested, {reservable} can be reserved on this node; request fewer")
-    if any(len(each.slots) < each.gpus for each in assign((*others, new), slots, ())):
+    if any(len(reservation.slots) < reservation.gpus for reservation in assign((*others, new), slots, ())):
         raise LeaseRefused(
             f"{new.gpus} GPUs requested, fewer are left in that time: other reservations overlap; "
             "see 'gpucommons reservations', or choose another time"
@@ -101,14 +101,14 @@ def _reserved_at_once(
     reservations: Iterable[Reservation], from_s: float, until_s: float
 ) -> Iterator[Mapping[str, float]]:
     """GPUs reserved by each user, at the start of the period and whenever a reservation begins in it."""
-    known = [
+    overlapping = [
         reservation for reservation in reservations if reservation.from_s < until_s and from_s < reservation.until_s
     ]
-    for at_s in {from_s, *(each.from_s for each in known if each.from_s > from_s)}:
+    for at_s in {from_s, *(reservation.from_s for reservation in overlapping if reservation.from_s > from_s)}:
         held: Counter[str] = Counter()
-        for each in known:
-            if each.is_active(at_s):
-                held[each.user] += each.gpus
+        for reservation in overlapping:
+            if reservation.is_active(at_s):
+                held[reservation.user] += reservation.gpus
         yield held
 
 
@@ -229,9 +229,15 @@ class LeaseQueue:
         for lease in self._leases.values():
             held[lease.request.user] = held.get(lease.request.user, 0.0) + lease.gpus
         members = {user for group in self._users.members.values() for user in group}
-        known = {*held, *members, *(self._users.hours or ()), *(each.user for each in self._waiting.values()), "*"}
-        found = {user: quota_uses(self._quotas, user, held, self._users) for user in known}
-        return {user: uses for user, uses in found.items() if uses}
+        users = {
+            *held,
+            *members,
+            *(self._users.hours or ()),
+            *(request.user for request in self._waiting.values()),
+            "*",
+        }
+        by_user = {user: quota_uses(self._quotas, user, held, self._users) for user in users}
+        return {user: uses for user, uses in by_user.items() if uses}
 
     def fitting(self, request: LeaseRequest) -> list[LeasableSlot]:
         """The slots that could serve a request: of the kind, model and size that it asks for."""
@@ -366,7 +372,9 @@ class LeaseQueue:
     def shift(self, step_s: float) -> None:
         """The clock was set: moves what happened, so that no age changes. Reservations keep their time of day."""
         self._leases = {id: replace(lease, since_s=lease.since_s + step_s) for id, lease in self._leases.items()}
-        self._waiting = {id: replace(each, arrived_s=each.arrived_s + step_s) for id, each in self._waiting.items()}
+        self._waiting = {
+            id: replace(request, arrived_s=request.arrived_s + step_s) for id, request in self._waiting.items()
+        }
         for times in (self._settling, self._eligible_s, self._promised_s, self._absence.until_s):
             times.update({key: at_s + step_s for key, at_s in times.items()})
 
@@ -394,17 +402,21 @@ class LeaseQueue:
         # A request over its quota waits for its user's own leases, not for a reserved slot.
         waits = self._waits
         waiting = [
-            each for id, each in self._waiting.items() if id not in waits or waits[id].cause is not WaitCause.QUOTA
+            request
+            for id, request in self._waiting.items()
+            if id not in waits or waits[id].cause is not WaitCause.QUOTA
         ]
         current = mark_used(left, self._leases.values(), waiting, now_s)
-        no_shows = tuple(each for each in current if is_no_show(each, self._settings.no_show_after_s, now_s))
-        self._reservations = {each.id: each for each in current if each not in no_shows}
+        no_shows = tuple(
+            reservation for reservation in current if is_no_show(reservation, self._settings.no_show_after_s, now_s)
+        )
+        self._reservations = {reservation.id: reservation for reservation in current if reservation not in no_shows}
         return no_shows
 
     def _assign(self) -> None:
         if self._slots is not None:
             assigned = assign(self._reservations.values(), self._slots, self._leases.values())
-            self._reservations = {each.id: each for each in assigned}
+            self._reservations = {reservation.id: reservation for reservation in assigned}
 
     def _board(self) -> LeaseBoard:
         return LeaseBoard(

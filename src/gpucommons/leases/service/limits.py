@@ -74,7 +74,7 @@ class LeaseLimits:
     def __init__(self, action: str, host: LeaseHost, overdue: Iterable[OverdueLease] = ()) -> None:
         self.action = action
         self._host = host
-        self._overdue = {each.lease.request.id: each for each in overdue}
+        self._overdue = {overdue.lease.request.id: overdue for overdue in overdue}
         # When each program got SIGTERM, by the clock that is never set; and why it could not be sent.
         self._asked_s: dict[ProcessKey, float] = {}
         self._refusals: dict[ProcessKey, str] = {}
@@ -85,7 +85,7 @@ class LeaseLimits:
 
     def lease_of(self, program: ProcessKey | None) -> Lease | None:
         """The overdue lease that a program belongs to."""
-        return next((each.lease for each in self._overdue.values() if program in each.programs), None)
+        return next((overdue.lease for overdue in self._overdue.values() if program in overdue.programs), None)
 
     def refusal(self, program: ProcessKey | None) -> str:
         """Why a program could not be ended; empty where that was not to be done, or can be."""
@@ -98,7 +98,9 @@ class LeaseLimits:
 
     def shift(self, step_s: float) -> None:
         """The clock was set."""
-        self._overdue = {id: replace(each, ended_s=each.ended_s + step_s) for id, each in self._overdue.items()}
+        self._overdue = {
+            id: replace(overdue, ended_s=overdue.ended_s + step_s) for id, overdue in self._overdue.items()
+        }
 
     def update(self, programs: Collection[GpuProgram], leases: Mapping[str, Lease], read_s: float) -> bool:
         """Each snapshot. Returns whether an overdue lease has changed."""
@@ -107,10 +109,10 @@ class LeaseLimits:
         rights = {(uuid, lease.request.uid) for lease in leases.values() for uuid in lease.slots}
         self._overdue = {
             id: current
-            for id, each in before.items()
-            if (current := self._current(each, programs, rights, read_s)) is not None
+            for id, overdue in before.items()
+            if (current := self._current(overdue, programs, rights, read_s)) is not None
         }
-        own = frozenset().union(*(each.programs for each in self._overdue.values()))
+        own = frozenset().union(*(overdue.programs for overdue in self._overdue.values()))
         self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if key in own}
         self._refusals = {key: why for key, why in self._refusals.items() if key in own}
         if self.action == "signal":
@@ -119,24 +121,24 @@ class LeaseLimits:
         return self._overdue != before
 
     def _current(
-        self, each: OverdueLease, programs: Collection[GpuProgram], rights: set[tuple[str, int]], read_s: float
+        self, overdue: OverdueLease, programs: Collection[GpuProgram], rights: set[tuple[str, int]], read_s: float
     ) -> OverdueLease | None:
         """None if none of its programs is left, and none can come."""
-        if read_s < each.ended_s:
-            return each
-        request, client = each.lease.request, each.client
+        if read_s < overdue.ended_s:
+            return overdue
+        request, client = overdue.lease.request, overdue.client
         is_alive = bool(client.pid) and self._host.start_ticks(client.pid) == client.start_ticks
 
         def belongs(program: GpuProgram) -> bool:
-            if program.slot_uuid not in each.lease.slots or (program.slot_uuid, request.uid) in rights:
+            if program.slot_uuid not in overdue.lease.slots or (program.slot_uuid, request.uid) in rights:
                 return False
-            if program.key in each.programs or (is_alive and self._host.is_descendant(program.pid, client.pid)):
+            if program.key in overdue.programs or (is_alive and self._host.is_descendant(program.pid, client.pid)):
                 return True
             is_own = program.uid == request.uid or request.user in program.names
-            return is_own and not request.share and not each.looked
+            return is_own and not request.share and not overdue.looked
 
         left = frozenset(program.key for program in programs if program.key is not None and belongs(program))
-        return replace(each, programs=left, looked=True) if left or is_alive else None
+        return replace(overdue, programs=left, looked=True) if left or is_alive else None
 
     def _end(self, program: ProcessKey) -> None:
         now_s = self._host.monotonic()

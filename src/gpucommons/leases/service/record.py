@@ -67,30 +67,30 @@ class LeaseRecord:
             "version": _VERSION,
             "boot_id": self._boot_id,
             "leases": [dataclasses.asdict(lease) for lease in queue.leases],
-            "waiting": [dataclasses.asdict(each) for each in queue.waiting],
+            "waiting": [dataclasses.asdict(request) for request in queue.waiting],
             "reservations": [dataclasses.asdict(reservation) for reservation in queue.reservations],
             "ended": queue.ended,
             "next_number": queue.next_number,
             "eligible_s": queue.eligible_s,
             "promised_s": queue.promised_s,
             "clients": clients,
-            "overdue": [_overdue_value(each) for each in overdue],
+            "overdue": [_overdue_value(lease) for lease in overdue],
         }
         self._file.write(value, durably)
 
     def _parsed(self, value: dict[str, Any]) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
         reservations = tuple(
-            Reservation(**{**each, "slots": tuple(each["slots"])}) for each in value.get("reservations", ())
+            Reservation(**{**fields, "slots": tuple(fields["slots"])}) for fields in value.get("reservations", ())
         )
         ended = tuple((str(user), float(seconds)) for user, seconds in value.get("ended", ()))
         number = int(value.get("next_number", 1))
         if value.get("boot_id") != self._boot_id:
             return QueueRecord((), (), reservations, ended, number), {}, ()
         leases = tuple(map(_lease, value["leases"]))
-        waiting = tuple(LeaseRequest(**each) for each in value["waiting"])
+        waiting = tuple(LeaseRequest(**fields) for fields in value["waiting"])
         # Release 0.1.0 has no ages and no overdue leases.
         ages = ({str(id): float(at_s) for id, at_s in value.get(name, {}).items()} for name in _AGES)
-        clients = {id: KnownClient(*each) for id, each in value["clients"].items()}
+        clients = {id: KnownClient(*fields) for id, fields in value["clients"].items()}
         overdue = tuple(map(_overdue, value.get("overdue", ())))
         return QueueRecord(leases, waiting, reservations, ended, number, *ages), clients, overdue
 
@@ -99,18 +99,18 @@ def _lease(value: Mapping[str, Any]) -> Lease:
     return Lease(LeaseRequest(**value["request"]), tuple(value["slots"]), value["gpus"], value["since_s"])
 
 
-def _overdue_value(each: OverdueLease) -> dict[str, Any]:
+def _overdue_value(overdue: OverdueLease) -> dict[str, Any]:
     return {
-        "lease": dataclasses.asdict(each.lease),
-        "client": each.client,
-        "ended_s": each.ended_s,
-        "programs": sorted(each.programs),
-        "looked": each.looked,
+        "lease": dataclasses.asdict(overdue.lease),
+        "client": overdue.client,
+        "ended_s": overdue.ended_s,
+        "programs": sorted(overdue.programs),
+        "looked": overdue.looked,
     }
 
 
 def _overdue(value: Mapping[str, Any]) -> OverdueLease:
-    programs = frozenset(ProcessKey(*each) for each in value["programs"])
+    programs = frozenset(ProcessKey(*fields) for fields in value["programs"])
     return OverdueLease(
         _lease(value["lease"]), ProcessKey(*value["client"]), value["ended_s"], programs, value["looked"]
     )

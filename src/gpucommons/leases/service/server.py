@@ -156,7 +156,7 @@ class LeaseServer:
                 "until_s": made.until_s,
                 "gpus": made.gpus,
                 "slots": slots,
-                "held_beyond": [(each if sees_names else each._replace(users=())).sentence for each in held],
+                "held_beyond": [(blocker if sees_names else blocker._replace(users=())).sentence for blocker in held],
             }
         assert isinstance(request, CancelRequest)
         act = self.service.cancel if request.kind == "cancel" else self.service.unreserve

@@ -126,9 +126,9 @@ class LeaseService:
         self._mps = mps
         # Leases under MPS whose clients wait for the daemon, and whether the command may run already.
         self._unserved: dict[str, bool] = {}
-        recorded, known, overdue = record.read()
+        recorded, clients, overdue = record.read()
         self._queue = LeaseQueue(settings, quotas, recorded, host.wall())
-        self._known = dict(known)
+        self._known = dict(clients)
         self._limits = LeaseLimits(settings.at_limit, host, overdue)
         self._clients: dict[str, LeaseClient] = {}
         # Clients whose lease has ended, and who wait for what was billed to it.
@@ -400,13 +400,13 @@ class LeaseService:
         now_s = self._host.wall()
         over = [lease for lease in self._queue.leases.values() if is_over_limit(lease, now_s)]
         for lease in over:
-            id, known = lease.request.id, self._known.get(lease.request.id)
+            id, known_client = lease.request.id, self._known.get(lease.request.id)
             log.warning("leases: %s of %s ended: its time limit (--for) is over", id, lease.request.user)
             client = self._clients.get(id)
             if client is not None:
                 client.send({"event": "cancelled", "sentence": "ended: its time limit (--for) is over"})
                 self._cancelled[id] = client
-            self._limits.add(lease, ProcessKey(0, 0) if known is None else known.process, now_s)
+            self._limits.add(lease, ProcessKey(0, 0) if known_client is None else known_client.process, now_s)
             self._counters = replace(self._counters, expired=self._counters.expired + 1)
             self._end(id, clean=False)
         return bool(over)
@@ -422,8 +422,8 @@ class LeaseService:
     def _drop_dead(self) -> None:
         """After a restart: a client whose process has ended does not come back."""
         for id in [id for id in (*self._queue.leases, *self._queue.waiting) if self._queue.is_absent(id)]:
-            known = self._known.get(id)
-            if known is not None and known.pid and self._host.start_ticks(known.pid) != known.start_ticks:
+            client = self._known.get(id)
+            if client is not None and client.pid and self._host.start_ticks(client.pid) != client.start_ticks:
                 self._counters = replace(self._counters, lost=self._counters.lost + 1)
                 self._end(id, clean=False)
 
@@ -546,8 +546,8 @@ class LeaseService:
     def _is_part(self, program: GpuProgram, lease: Lease) -> bool:
         if program.uid == lease.request.uid or lease.request.user in program.names:
             return True
-        known = self._known.get(lease.request.id)
-        return known is not None and bool(known.pid) and self._host.is_descendant(program.pid, known.pid)
+        client = self._known.get(lease.request.id)
+        return client is not None and bool(client.pid) and self._host.is_descendant(program.pid, client.pid)
 
     def _forget_trespassers(self) -> None:
         """A lease has ended: its trespassers are not paused any longer, before the next snapshot is there."""
@@ -563,7 +563,7 @@ class LeaseService:
     def _marked_trespassers(self) -> tuple[Trespasser, ...]:
         if self._enforcement is None:
             return self._trespassers
-        paused = {id(each) for each in self._to_pause(self._enforcement)}
+        paused = {id(trespasser) for trespasser in self._to_pause(self._enforcement)}
         mark = self._enforcement.marked
         return tuple(mark(trespasser) if id(trespasser) in paused else trespasser for trespasser in self._trespassers)
 
@@ -596,7 +596,7 @@ class LeaseService:
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
-            {id: known.process for id, known in self._known.items() if id in queue.leases and known.pid},
+            {id: client.process for id, client in self._known.items() if id in queue.leases and client.pid},
             None if self._mps is None else self._mps.reading(),
             self._queue.ready_s,
             {

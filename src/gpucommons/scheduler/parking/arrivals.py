@@ -133,7 +133,7 @@ def plan_arrivals(
     memory: Mapping[str, GpuMemory],
 ) -> ArrivalPlan:
     """`situation` is without the needs of newcomers. Its programs include those that went on, once NVML lists them."""
-    ordered = sorted(newcomers, key=lambda one: (one.since_s, one.process))
+    ordered = sorted(newcomers, key=lambda newcomer: (newcomer.since_s, newcomer.process))
     promised = _promised(rules, situation, ordered, memory)
     taken = Counter(promised)
     go_on: dict[ProcessKey, GoesOn] = {}
@@ -159,7 +159,9 @@ def plan_arrivals(
         taken[newcomer.device] += room
     needs += _young_needs(rules, situation, taken, memory)
     settling = {
-        one.device for one in ordered if one.went_on_s is None or situation.now_s - one.went_on_s < rules.settle_s
+        newcomer.device
+        for newcomer in ordered
+        if newcomer.went_on_s is None or situation.now_s - newcomer.went_on_s < rules.settle_s
     }
     return ArrivalPlan(go_on, tuple(needs), promised, frozenset(settling))
 

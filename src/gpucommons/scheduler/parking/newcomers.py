@@ -119,9 +119,9 @@ class Newcomers:
         if exempting_rule(self._rules, program) is not None:
             self._resume(notice.process)
             return
-        siblings = (one for one in resident if _is_sibling(one, facts.marks))
+        siblings = (program for program in resident if _is_sibling(program, facts.marks))
         now = monotonic()
-        newcomer = Newcomer(notice.process, notice.reason, now, frozenset(one.key for one in siblings))
+        newcomer = Newcomer(notice.process, notice.reason, now, frozenset(program.key for program in siblings))
         self._arrivals[notice.process] = _Arrival(newcomer, program, time.time(), now)
         log.info("parking: %s waits for room on its GPU", program.display_name)
         self._on_arrival()
@@ -184,13 +184,15 @@ class Newcomers:
 
     def described(self, need_id: str) -> ParkedFor | None:
         """The newcomer of this need, for the owner of what was parked for it."""
-        found = (arrival.program for arrival in self._arrivals.values() if arrival.newcomer.id == need_id)
-        return next((ParkedFor(one.first.command, printable(one.user), one.uid, 0) for one in found), None)
+        programs = (arrival.program for arrival in self._arrivals.values() if arrival.newcomer.id == need_id)
+        return next(
+            (ParkedFor(program.first.command, printable(program.user), program.uid, 0) for program in programs), None
+        )
 
     def readings(self) -> Iterator[ArrivalReading]:
         now = monotonic()
         # One that was let go at once is not shown: it did not notice.
-        return (one.reading(now) for one in self._arrivals.values() if one.is_held or one.parked)
+        return (arrival.reading(now) for arrival in self._arrivals.values() if arrival.is_held or arrival.parked)
 
     async def _keep(self, arrival: _Arrival) -> None:
         reply = await self._pauser.keep(arrival.newcomer.process)
@@ -224,7 +226,7 @@ class Newcomers:
                 reading.user,
                 reading.uid,
                 reading.gpu_uuid,
-                sum(one.bytes for one in reading.parked),
+                sum(parked.bytes for parked in reading.parked),
                 reading.waited_s,
                 arrival_sentence(_for_events(reading)),
             )
@@ -234,8 +236,9 @@ class Newcomers:
         """Those that have ended, or went on long ago."""
         gone = [
             process
-            for process, one in self._arrivals.items()
-            if one.newcomer.went_on_s is not None and (now_s - one.newcomer.went_on_s > _SHOWN_S or has_ended(process))
+            for process, arrival in self._arrivals.items()
+            if arrival.newcomer.went_on_s is not None
+            and (now_s - arrival.newcomer.went_on_s > _SHOWN_S or has_ended(process))
         ]
         gone += list(self._arrivals)[: max(0, len(self._arrivals) - len(gone) - _MAX_SHOWN)]
         for process in gone:
@@ -253,5 +256,5 @@ def _is_sibling(program: ResidentProgram, marks: frozenset[str]) -> bool:
 
 def _for_events(reading: ArrivalReading) -> ArrivalReading:
     """Users read their own events: they name no other user."""
-    own = (one if one.uid == reading.uid else one._replace(name="") for one in reading.parked)
+    own = (parked if parked.uid == reading.uid else parked._replace(name="") for parked in reading.parked)
     return reading._replace(parked=tuple(own))

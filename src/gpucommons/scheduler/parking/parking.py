@@ -107,12 +107,12 @@ class ParkOrders:
 
     def park(self, target: str, uid: int | None) -> ParkOrder:
         """`uid` is that of the person who asks; None: an admin. ValueError: no such program, or not theirs."""
-        found = [resident for resident in self._resident if target in resident.names]
+        matches = [resident for resident in self._resident if target in resident.names]
         already = [program for program in self._parked if target in program.names]
-        if already and not found:
+        if already and not matches:
             allowed = _of_user(target, uid, [(program.uid, program) for program in already])
             return ParkOrder((), (), tuple(_ALREADY[program.stage].format(program.name) for program in allowed))
-        return self._ask(_of_user(target, uid, [(resident.program.uid, resident) for resident in found]))
+        return self._ask(_of_user(target, uid, [(resident.program.uid, resident) for resident in matches]))
 
     def park_processes(self, pids: AbstractSet[int]) -> ParkOrder:
         """The programs of these processes, for the agent itself. Nothing is reached if none of them is a program."""
@@ -154,10 +154,10 @@ class ParkOrders:
         return ParkOrder(tuple(s.key for s in reached), tuple(s.name for s in reached), tuple(refused))
 
 
-def _of_user(target: str, uid: int | None, found: Sequence[tuple[int | None, Row]]) -> list[Row]:
-    if not found:
+def _of_user(target: str, uid: int | None, matches: Sequence[tuple[int | None, Row]]) -> list[Row]:
+    if not matches:
         raise ValueError(f"no such program {target!r}: see 'gpucommons scheduler status' and 'gpucommons parked'")
-    rows = [row for owner, row in found if uid is None or owner == uid]
+    rows = [row for owner, row in matches if uid is None or owner == uid]
     if not rows:
         raise ValueError(f"{target} is refused: it is another user's program")
     return rows
@@ -358,7 +358,9 @@ class Parking:
         turns."""
         held = self.newcomers.processes
         if held:
-            reading = replace(reading, processes=tuple(one for one in reading.processes if one.key not in held))
+            reading = replace(
+                reading, processes=tuple(process for process in reading.processes if process.key not in held)
+            )
         return self._parked.without_parked(reading)
 
     def see_memory(self, memory: Mapping[str, GpuMemory]) -> None:
@@ -443,8 +445,8 @@ class Parking:
         self._expect(expected_rooms(self._terms, situation))
 
     def _fullest_gpu(self) -> str:
-        known = [(gpu.free_bytes, device) for device, gpu in self._memory.items() if gpu.free_bytes is not None]
-        return min(known, default=(0, ""))[1]
+        free_memory = [(gpu.free_bytes, device) for device, gpu in self._memory.items() if gpu.free_bytes is not None]
+        return min(free_memory, default=(0, ""))[1]
 
     async def _watch_arrivals(self) -> None:
         """Newcomers are held on GPUs that are short of room, where idle programs could make room, and nowhere else."""
@@ -482,23 +484,23 @@ class Parking:
         situation = ParkSituation((*resident, *parked), rooms, self._host.host_memory(), claims, now)
         return replace(situation, attained_s=attained_seconds(self._before, situation))
 
-    def _carry_out(self, found: ParkPlan) -> None:
-        for key, refusal in found.refused.items():
+    def _carry_out(self, plan: ParkPlan) -> None:
+        for key, refusal in plan.refused.items():
             refused = self._resident[key]
             refused.asked = False
             self.log.refused_program(refused.program, refusal)
             if self._suspended is not None and refused.suspended:
                 memory = sum(use.memory_bytes or 0 for use in refused.program.uses.values())
                 self._suspended.keeps(key, refusal, memory, refused.program.devices)
-        for key, sentence in found.waits.items():
+        for key, sentence in plan.waits.items():
             self._parked[key].waits = sentence
         for program in self._parked:
             if program.stage is not ParkStage.WAKING:
-                program.comes_after = found.claims.get(program.key)
-        for key in found.wake:
+                program.comes_after = plan.claims.get(program.key)
+        for key in plan.wake:
             self._moves.wake(self._parked[key])
-        for key in found.park:
-            self._moves.park(self._begin_parking(self._resident.pop(key), found.made_for.get(key, "")))
+        for key in plan.park:
+            self._moves.park(self._begin_parking(self._resident.pop(key), plan.made_for.get(key, "")))
 
     def _expect(self, rooms_s: Mapping[str, float]) -> None:
         for program in self._parked:

@@ -80,8 +80,8 @@ def _would_fit(terms: ParkTerms, situation: ParkSituation, program: PlannedProgr
     room = situation.rooms.get(device)
     if room is None:
         return True
-    on_gpu = (one for one in situation.programs if one.stage is not ParkStage.PARKED and one.key != program.key)
-    others = sum(one.memory.get(device, 0) for one in on_gpu)
+    on_gpu = (other for other in situation.programs if other.stage is not ParkStage.PARKED and other.key != program.key)
+    others = sum(other.memory.get(device, 0) for other in on_gpu)
     return room.free_bytes + others >= terms.gpu_reserve_bytes
 
 
@@ -123,15 +123,15 @@ def needs_before(situation: ParkSituation, program: PlannedProgram) -> list[Room
 
 def made_room_for(situation: ParkSituation, program: PlannedProgram) -> list[RoomNeed]:
     """The need for which the program made room, as long as that waits; it has some time to take the room."""
-    makers = [one for one in situation.programs if one.made_for == program.made_for != ""]
-    moving = any(one.stage is ParkStage.PARKING for one in makers)
-    if not moving and situation.now_s - max((one.settled_s for one in makers), default=-math.inf) > _YIELDS_S:
+    makers = [maker for maker in situation.programs if maker.made_for == program.made_for != ""]
+    moving = any(maker.stage is ParkStage.PARKING for maker in makers)
+    if not moving and situation.now_s - max((maker.settled_s for maker in makers), default=-math.inf) > _YIELDS_S:
         return []
     return [need for need in situation.claims.needs if need.id == program.made_for]
 
 
 def is_parked(situation: ParkSituation, need: RoomNeed) -> bool:
-    return any(one.key == need.id and one.stage is ParkStage.PARKED for one in situation.programs)
+    return any(program.key == need.id and program.stage is ParkStage.PARKED for program in situation.programs)
 
 
 # Which programs make room on a GPU for one that needs it: idle ones, or those that have had their turn. Pure.
@@ -149,12 +149,12 @@ def room_for(
     options: list[tuple[int, str, list[PlannedProgram]]] = []
     for device in need.devices:
         if need.bytes is None:
-            found = _to_empty(situation, device, others)
+            leaving = _to_empty(situation, device, others)
         else:
             needed = need.bytes + need.kept.get(device, 0)
-            found = _to_free(terms, situation, device, needed, others, host_bytes)
-        if found is not None:
-            options.append((sum(program.bytes for program in found), device, found))
+            leaving = _to_free(terms, situation, device, needed, others, host_bytes)
+        if leaving is not None:
+            options.append((sum(program.bytes for program in leaving), device, leaving))
     options.sort(key=lambda option: option[:2])
     least = options[: need.number]
     if len(least) == need.number and sum(moved for moved, _, _ in least) <= host_bytes:
@@ -202,11 +202,11 @@ def room_in_turn(
     host_bytes = _turn_budget(terms, situation, need)
     choices = []
     for at in range(len(served)):
-        found = list(room_for(terms, situation, need, [*idle, *served[at:], *served[:at]], host_bytes))
-        devices = {device for program in found for device in program.memory}
-        if found and all(can_take_turns_after(terms, situation, need, found, device) for device in devices):
-            return found
-        choices.append(found)
+        leaving = list(room_for(terms, situation, need, [*idle, *served[at:], *served[:at]], host_bytes))
+        devices = {device for program in leaving for device in program.memory}
+        if leaving and all(can_take_turns_after(terms, situation, need, leaving, device) for device in devices):
+            return leaving
+        choices.append(leaving)
     return choices[0] if choices and is_parked(situation, need) else []
 
 
@@ -218,9 +218,12 @@ def can_take_turns_after(
     there = [program for program in situation.programs if device in program.memory and program.key != need.id]
     parked = [program.bytes for program in there if program in leaving or program.stage is ParkStage.PARKED]
     staying = [
-        one.bytes
-        for one in there
-        if one.stage is ParkStage.RESIDENT and one not in leaving and one.obstacle is None and not one.is_latency
+        program.bytes
+        for program in there
+        if program.stage is ParkStage.RESIDENT
+        and program not in leaving
+        and program.obstacle is None
+        and not program.is_latency
     ]
     needed = need.bytes or 0
     left = sum(program.bytes for program in leaving)
@@ -248,11 +251,11 @@ def _turn_budget(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> 
 def can_have_room(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
     """Whether others could make room for it now, if they had had their turns; or are about to."""
     if any(
-        one.stage is ParkStage.PARKING and not one.memory.keys().isdisjoint(program.memory)
-        for one in situation.programs
+        other.stage is ParkStage.PARKING and not other.memory.keys().isdisjoint(program.memory)
+        for other in situation.programs
     ):
         return True
-    others = [one for one in situation.resident if _may_leave(terms, situation, one)]
+    others = [other for other in situation.resident if _may_leave(terms, situation, other)]
     host = situation.host_budget(terms)
     return all(
         _to_free(terms, situation, device, needed, others, host) is not None
@@ -381,12 +384,12 @@ def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
             continue
         if terms.eager:
             continue
-        found = list(room_for(terms, situation, need, idle, situation.host_budget(terms)))
-        if not found and terms.oversubscribe and need.bytes is not None:
+        leaving = list(room_for(terms, situation, need, idle, situation.host_budget(terms)))
+        if not leaving and terms.oversubscribe and need.bytes is not None:
             others = (program for program in most_served_first(situation) if program not in idle)
             served = [program for program in others if _had_its_turn(terms, situation, program, need)]
-            found = room_in_turn(terms, situation, need, idle, served)
-        yield from ((program, need.id) for program in found)
+            leaving = room_in_turn(terms, situation, need, idle, served)
+        yield from ((program, need.id) for program in leaving)
 
 
 def _as_much_as_possible(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> list[PlannedProgram]:
@@ -463,7 +466,9 @@ def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, f
     if not terms.oversubscribe:
         return {}
     # While a program is brought back, how much of the room it has taken is not known.
-    changing = {device for one in situation.programs if one.stage is ParkStage.WAKING for device in one.memory}
+    changing = {
+        device for program in situation.programs if program.stage is ParkStage.WAKING for device in program.memory
+    }
     devices = {device: _device(terms, situation, device) for device in situation.rooms.keys() - changing}
     parked = {program.key for program in situation.programs if program.stage is ParkStage.PARKED}
     served_at_s: dict[str, float] = {}

@@ -209,23 +209,23 @@ def parked_of(
     )
 
 
-def left_parked(one: Paused, now_s: float, wall_s: float) -> ParkedProgram:
+def left_parked(paused: Paused, now_s: float, wall_s: float) -> ParkedProgram:
     """A program that an earlier agent parked, of which only the pauser's record speaks. It is to be brought back."""
-    pid = one.process.pid
+    pid = paused.process.pid
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             command = file.read().strip()
     except OSError:
         uid, command = None, ""
-    place = ProcessMemory(one.gpu, one.memory_bytes or THIS_HOST.resident_bytes([pid]))
+    place = ProcessMemory(paused.gpu, paused.memory_bytes or THIS_HOST.resident_bytes([pid]))
     return ParkedProgram(
-        f"process:{pid}.{one.process.start_ticks}",
+        f"process:{pid}.{paused.process.start_ticks}",
         process_name("unknown owner" if uid is None else f"uid {uid}", command, {pid}),
-        {one.process: place},
+        {paused.process: place},
         ParkStage.PARKED,
         now_s,
-        wall_s - one.age_s,
+        wall_s - paused.age_s,
         EARLIER_AGENT,
         uid=uid,
         wakes_since_s=now_s,
@@ -281,8 +281,8 @@ class ResidentProgram:
     @property
     def waits_in(self) -> tuple[int, ...] | None:
         """None unless it slept in the same place at all of the last looks."""
-        known = set(self.places)
-        return known.pop() if len(self.places) == _PLACES and len(known) == 1 else None
+        places = set(self.places)
+        return places.pop() if len(self.places) == _PLACES and len(places) == 1 else None
 
     @property
     def names(self) -> frozenset[str]:
@@ -355,18 +355,18 @@ class ResidentPrograms:
         the processes that are parked."""
         if self._first_s is None:
             self._first_s = as_of_s
-        alone = {one.program.key: ParkRefusal(WhyNot.LEFT_ALONE, one.sentence) for one in exempt}
+        alone = {exemption.program.key: ParkRefusal(WhyNot.LEFT_ALONE, exemption.sentence) for exemption in exempt}
         seen = [(program, alone.get(program.key)) for program in programs]
-        seen += [(one.program, alone[one.program.key]) for one in exempt]
+        seen += [(exemption.program, alone[exemption.program.key]) for exemption in exempt]
         before, self._rows = self._rows, {}
-        self._displays = {one.program.key for one in exempt if one.why is Exempt.DISPLAY}
+        self._displays = {exemption.program.key for exemption in exempt if exemption.why is Exempt.DISPLAY}
         for program, refusal in seen:
-            known = before.get(program.key)
+            earlier = before.get(program.key)
             resident = self._rows.get(program.key) or ResidentProgram(program, refusal, as_of_s)
-            if known is not None and known.program.process_keys & program.process_keys:
-                resident.asked, resident.suspended = known.asked, known.suspended
-                resident.idleness, resident.places = known.idleness, known.places
-                resident.seen_since_s, resident.last_in_turns_s = known.seen_since_s, known.last_in_turns_s
+            if earlier is not None and earlier.program.process_keys & program.process_keys:
+                resident.asked, resident.suspended = earlier.asked, earlier.suspended
+                resident.idleness, resident.places = earlier.idleness, earlier.places
+                resident.seen_since_s, resident.last_in_turns_s = earlier.seen_since_s, earlier.last_in_turns_s
             resident.in_turns = program.key in in_turns
             if resident.in_turns:
                 resident.last_in_turns_s = as_of_s
@@ -505,10 +505,10 @@ class ParkedPrograms:
         if not parked:
             return reading
         for program in self:
-            found = [one for one in reading.processes if one.key in program.places]
-            amounts = [use.memory_bytes for one in found for use in one.uses]
+            listed = [process for process in reading.processes if process.key in program.places]
+            amounts = [use.memory_bytes for process in listed for use in process.uses]
             program.nvml_bytes = None if None in amounts else sum(amount or 0 for amount in amounts)
-        return replace(reading, processes=tuple(one for one in reading.processes if one.key not in parked))
+        return replace(reading, processes=tuple(process for process in reading.processes if process.key not in parked))
 
     def forget_ended(self) -> None:
         """A parked program that is killed frees everything; the pauser removes it from the record."""

@@ -69,7 +69,7 @@ class SleepCalls:
 
     async def sleep(self, program: ParkedProgram) -> bool:
         """Asks it to sleep, before it is parked. Returns whether it does."""
-        found = self._found(program)
+        found = self._rule_for(program)
         if found is None or monotonic() < self._not_before_s.get(found[0].sleep_url, 0.0):
             return False
         done = await self._call(program, *found, found[0].sleep_url)
@@ -79,19 +79,19 @@ class SleepCalls:
 
     async def wake(self, program: ParkedProgram) -> None:
         """Asks it to go on, once its memory is back."""
-        found = self._found(program)
+        found = self._rule_for(program)
         if found is not None:
             await self._call(program, *found, found[0].wake_url)
 
-    def _found(self, program: ParkedProgram) -> tuple[ProgramRule, Program] | None:
+    def _rule_for(self, program: ParkedProgram) -> tuple[ProgramRule, Program] | None:
         if not self._rules or not program.places:
             return None
-        found = program.program
-        if found is None:
+        known_program = program.program
+        if known_program is None:
             # An earlier agent parked it: what /proc says of it has to do.
             process = next(iter(program.places))
-            found = program_of_process(process, newcomer_facts(process.pid))
-        return next(((rule, found) for rule in self._rules if rule.matches(found)), None)
+            known_program = program_of_process(process, newcomer_facts(process.pid))
+        return next(((rule, known_program) for rule in self._rules if rule.matches(known_program)), None)
 
     async def _call(self, program: ParkedProgram, rule: ProgramRule, found: Program, url: str) -> bool:
         try:

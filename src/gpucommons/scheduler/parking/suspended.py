@@ -127,7 +127,7 @@ class SuspendedJobs:
         return await asyncio.to_thread(self._batch.is_suspended, job_of(key) or "")
 
     def _publish(self) -> None:
-        states = {one.job: SuspendedState(_KEPT, one.sentence) for one in self._kept.values()}
+        states = {kept.job: SuspendedState(_KEPT, kept.sentence) for kept in self._kept.values()}
         for resident in self._resident:
             if resident.suspended and resident.key not in self._kept and (job := job_of(resident.key)):
                 states[job] = SuspendedState("parking", "its memory leaves the GPU")

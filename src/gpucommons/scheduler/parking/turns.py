@@ -29,19 +29,21 @@ def programs_at_work(situation: ParkSituation, device: str) -> int:
 
 def _on_device(before: ParkSituation | None, now: ParkSituation, device: str) -> Mapping[str, float]:
     competing = set(_competing(now, device))
-    known: dict[str, float] = {}
+    recorded_s: dict[str, float] = {}
     if before is not None:
         charge_s = (now.now_s - before.now_s) / programs_at_work(before, device)
         charged = {program.key for program in _resident(before, device)}
         for key, attained_s in before.attained_s.get(device, {}).items():
             if key in competing:
-                known[key] = attained_s + (charge_s if key in charged else 0.0)
-    least_s = min(known.values(), default=0.0)
-    return dict.fromkeys(competing, least_s) | known
+                recorded_s[key] = attained_s + (charge_s if key in charged else 0.0)
+    least_s = min(recorded_s.values(), default=0.0)
+    return dict.fromkeys(competing, least_s) | recorded_s
 
 
 def _resident(situation: ParkSituation, device: str) -> Iterator[PlannedProgram]:
-    return (one for one in situation.programs if one.stage is ParkStage.RESIDENT and device in one.memory)
+    return (
+        program for program in situation.programs if program.stage is ParkStage.RESIDENT and device in program.memory
+    )
 
 
 def _competing(situation: ParkSituation, device: str) -> Iterator[str]:
@@ -77,7 +79,12 @@ def most_served_first(situation: ParkSituation) -> list[PlannedProgram]:
     """The programs on GPUs, in the order in which they make room."""
     return sorted(
         situation.resident,
-        key=lambda one: (not one.is_over_share, -_attained_s(situation, one), one.on_gpu_since_s, one.key),
+        key=lambda program: (
+            not program.is_over_share,
+            -_attained_s(situation, program),
+            program.on_gpu_since_s,
+            program.key,
+        ),
     )
 
 

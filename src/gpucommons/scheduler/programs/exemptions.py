@@ -148,7 +148,7 @@ def divide(processes: Iterable[GpuUser], around: Circumstances, now_s: float) ->
             taking_part.append(program)
         else:
             exempt.append(Exemption(program, *verdict))
-    exempt.sort(key=lambda one: (one.program.key, one.why))
+    exempt.sort(key=lambda exemption: (exemption.program.key, exemption.why))
     return Participation(tuple(taking_part), tuple(exempt))
 
 
@@ -203,15 +203,15 @@ def _not_own(program: Program, agent_uid: int) -> _Verdict:
     own = f'and share_programs = "own" shares only programs of uid {agent_uid}'
     if program.uid is None:
         several = len({process.workload.uid for process in program.processes}) > 1
-        known = "its processes run as several users" if several else "its user is not known"
-        return _Verdict(Exempt.OWNER_UNKNOWN, f"{known}, {own}")
+        cause = "its processes run as several users" if several else "its user is not known"
+        return _Verdict(Exempt.OWNER_UNKNOWN, f"{cause}, {own}")
     return _Verdict(Exempt.OTHER_USER, f"it runs as uid {program.uid}, {own}")
 
 
 def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s: float) -> _Verdict | None:
     """One process that cannot be paused exempts its whole program: the others would wait for it while paused."""
     refusals = [(refused[key], key.pid) for key in sorted(program.process_keys) if key in refused]
-    in_force = [(one, pid) for one, pid in refusals if one.until_s is None or one.until_s > now_s]
+    in_force = [(refusal, pid) for refusal, pid in refusals if refusal.until_s is None or refusal.until_s > now_s]
     if not in_force:
         return None
     # The one that lasts longest.

@@ -35,10 +35,10 @@ class ProgramActivity(StrEnum):
 
 def combined(activities: Iterable[ProgramActivity]) -> ProgramActivity:
     """Of several processes: active if one is, idle only if all are."""
-    found = set(activities)
-    if ProgramActivity.ACTIVE in found:
+    distinct = set(activities)
+    if ProgramActivity.ACTIVE in distinct:
         return ProgramActivity.ACTIVE
-    return ProgramActivity.IDLE if found == {ProgramActivity.IDLE} else ProgramActivity.UNKNOWN
+    return ProgramActivity.IDLE if distinct == {ProgramActivity.IDLE} else ProgramActivity.UNKNOWN
 
 
 def activity_of(gpu: Gpu, process: GpuProcess, share: ProcessShare | None) -> ProgramActivity:
@@ -51,8 +51,14 @@ def activity_of(gpu: Gpu, process: GpuProcess, share: ProcessShare | None) -> Pr
         return ProgramActivity.IDLE
     if "mps" in process.kind.split("+"):
         return ProgramActivity.UNKNOWN
-    neighbours = (one for one in gpu.processes or () if one.gpu_instance_id == process.gpu_instance_id)
-    return ProgramActivity.IDLE if any(one.sm_percent is not None for one in neighbours) else ProgramActivity.UNKNOWN
+    neighbours = (
+        neighbour for neighbour in gpu.processes or () if neighbour.gpu_instance_id == process.gpu_instance_id
+    )
+    return (
+        ProgramActivity.IDLE
+        if any(neighbour.sm_percent is not None for neighbour in neighbours)
+        else ProgramActivity.UNKNOWN
+    )
 
 
 def device_of(gpu: Gpu, process: GpuProcess) -> str:
@@ -60,9 +66,9 @@ def device_of(gpu: Gpu, process: GpuProcess) -> str:
     instance_id = process.gpu_instance_id
     if instance_id is None:
         return gpu.identity.uuid
-    inside = [one for one in gpu.mig if one.gpu_instance_id == instance_id]
-    exact = [one for one in inside if one.compute_instance_id == process.compute_instance_id]
-    return next((one.uuid for one in (*exact, *inside)), f"{gpu.identity.uuid}/{instance_id}")
+    inside = [instance for instance in gpu.mig if instance.gpu_instance_id == instance_id]
+    exact = [instance for instance in inside if instance.compute_instance_id == process.compute_instance_id]
+    return next((instance.uuid for instance in (*exact, *inside)), f"{gpu.identity.uuid}/{instance_id}")
 
 
 def _is_quiet(gpu: Gpu, gpu_instance_id: int | None) -> bool:
@@ -70,7 +76,7 @@ def _is_quiet(gpu: Gpu, gpu_instance_id: int | None) -> bool:
     if gpu_instance_id is None:
         ratio = gpu.gpm.graphics_ratio if gpu.gpm else None
         return gpu.readings.utilization_percent == 0 and not ratio
-    gpm = next((one.gpm for one in gpu.mig if one.gpu_instance_id == gpu_instance_id), None)
+    gpm = next((instance.gpm for instance in gpu.mig if instance.gpu_instance_id == gpu_instance_id), None)
     return gpm is not None and gpm.graphics_ratio == 0
 
 
@@ -278,7 +284,7 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
     surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
     leases = leases_of_processes(readings)
     granted = () if readings.leases is None else readings.leases.leases
-    lease_classes = {one.request.id: one.request.sharing_class for one in granted if one.request.sharing_class}
+    lease_classes = {lease.request.id: lease.request.sharing_class for lease in granted if lease.request.sharing_class}
     rows = []
     for (pid, key), uses in uses_of_process.items():
         context, lease = (_NO_CONTEXT, None) if key is None else (contexts.get(key, _NO_CONTEXT), leases.get(key))
@@ -291,8 +297,10 @@ def _busy_ratio(gpu: Gpu, process: GpuProcess, share: ProcessShare | None) -> fl
     """By the driver's samples. One without a sample, where others have one, has not used the GPU."""
     if process.sm_percent is not None:
         return None if share is None or share.sm is None else share.sm.amount / WHOLE_SM
-    neighbours = (one for one in gpu.processes or () if one.gpu_instance_id == process.gpu_instance_id)
-    return 0.0 if any(one.sm_percent is not None for one in neighbours) else None
+    neighbours = (
+        neighbour for neighbour in gpu.processes or () if neighbour.gpu_instance_id == process.gpu_instance_id
+    )
+    return 0.0 if any(neighbour.sm_percent is not None for neighbour in neighbours) else None
 
 
 def group(processes: Iterable[GpuUser]) -> tuple[Program, ...]:
@@ -404,11 +412,11 @@ def lease_of_program(key: str) -> str | None:
 
 def _together(device: str, uses: Iterable[DeviceUse]) -> DeviceUse:
     rows = list(uses)
-    known = [use.memory_bytes for use in rows if use.memory_bytes is not None]
+    amounts = [use.memory_bytes for use in rows if use.memory_bytes is not None]
     return DeviceUse(
         device,
         "+".join(sorted({kind for use in rows for kind in use.kind.split("+") if kind})),
-        sum(known) if len(known) == len(rows) else None,
+        sum(amounts) if len(amounts) == len(rows) else None,
         combined(use.activity for use in rows),
         sum(use.busy_ratio or 0.0 for use in rows) if any(use.busy_ratio is not None for use in rows) else None,
     )

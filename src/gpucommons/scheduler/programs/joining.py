@@ -138,7 +138,7 @@ class ProgramRoster:
         `unlisted` are devices whose processes could not be read; `ran` the keys of programs that were not paused since
         the last reading; `contested` devices on which a new program joins as soon as it is seen.
         """
-        hidden = {key: one for key, one in self._members.items() if not unlisted.isdisjoint(one.devices)}
+        hidden = {key: member for key, member in self._members.items() if not unlisted.isdisjoint(member.devices)}
         now = {
             program.key: observed(
                 self._members.get(program.key),
@@ -194,7 +194,7 @@ def linked_gpus(programs: Iterable[Program], devices: Iterable[str] = ()) -> tup
         queues.setdefault(_root(parents, device), ([], []))[0].append(device)
     for key, connected in sorted(of_program.items()):
         queues[_root(parents, connected[0])][1].append(key)
-    return tuple(LinkedGpus(id, tuple(found), tuple(keys)) for id, (found, keys) in queues.items())
+    return tuple(LinkedGpus(id, tuple(devices), tuple(keys)) for id, (devices, keys) in queues.items())
 
 
 def _root(parents: Mapping[str, str], device: str) -> str:

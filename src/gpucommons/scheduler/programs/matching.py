@@ -86,8 +86,8 @@ def class_of_lease(program: Program) -> QuotaValues:
 
 
 def _of_class(text: str) -> QuotaValues:
-    known = text in SharingClass.__members__.values()
-    return QuotaValues(sharing_class=SharingClass(text)) if known else _NO_QUOTA
+    is_class = text in SharingClass.__members__.values()
+    return QuotaValues(sharing_class=SharingClass(text)) if is_class else _NO_QUOTA
 
 
 def exempting_rule(rules: Iterable[ProgramRule], program: Program) -> ProgramRule | None:
@@ -168,6 +168,8 @@ class PidTargets:
     def see(self, targets: AbstractSet[str], processes: Iterable[GpuUser]) -> list[str]:
         """One reading, and the targets that have a limit. Returns the targets whose process has ended."""
         seen = {f"pid:{process.pid}": process.key for process in processes if process.key is not None}
-        ended = [one for one in targets if one in seen and self._processes.get(one, seen[one]) != seen[one]]
-        self._processes = {one: key for one, key in self._processes.items() if one in targets} | seen
+        ended = [
+            target for target in targets if target in seen and self._processes.get(target, seen[target]) != seen[target]
+        ]
+        self._processes = {target: key for target, key in self._processes.items() if target in targets} | seen
         return ended

@@ -40,17 +40,22 @@ class Grouped(NamedTuple):
 def roles(programs: Iterable[Grouped], now_s: float) -> Mapping[ProcessKey, frozenset[Role]]:
     """What each process is, where it is named at all: a group without guards, or without others, has no members."""
     by_gpu: dict[str, list[Grouped]] = {}
-    for one in programs:
-        by_gpu.setdefault(one.client.gpu.key, []).append(one)
-    found: dict[ProcessKey, set[Role]] = {}
+    for program in programs:
+        by_gpu.setdefault(program.client.gpu.key, []).append(program)
+    by_process: dict[ProcessKey, set[Role]] = {}
     for gpu, members in by_gpu.items():
-        latency = [one for one in members if _guards(one.client, now_s)]
-        others = [one for one in members if one not in latency and _competes(one.client)]
-        _add(found, f"{gpu}/latency", [(one, _share_percent(one.client)) for one in latency], _yielding(others, now_s))
-        background = [one for one in others if one.client.sharing_class is SharingClass.BACKGROUND]
-        resting = [one for one in members if one not in background and not _competes(one.client)]
-        _add(found, f"{gpu}/background", [(one, _RETURN_SHARE_PERCENT) for one in resting], background)
-    return {process: frozenset(of_process) for process, of_process in found.items()}
+        latency = [program for program in members if _guards(program.client, now_s)]
+        others = [program for program in members if program not in latency and _competes(program.client)]
+        _add(
+            by_process,
+            f"{gpu}/latency",
+            [(program, _share_percent(program.client)) for program in latency],
+            _yielding(others, now_s),
+        )
+        background = [program for program in others if program.client.sharing_class is SharingClass.BACKGROUND]
+        resting = [program for program in members if program not in background and not _competes(program.client)]
+        _add(by_process, f"{gpu}/background", [(program, _RETURN_SHARE_PERCENT) for program in resting], background)
+    return {process: frozenset(of_process) for process, of_process in by_process.items()}
 
 
 def _guards(client: Client, now_s: float) -> bool:
@@ -66,15 +71,18 @@ def _competes(client: Client) -> bool:
 def _yielding(others: list[Grouped], now_s: float) -> list[Grouped]:
     """The programs without the one that stays: of those that run now, those of each owner in turn."""
     running: dict[str, list[Grouped]] = {}
-    for one in sorted(others, key=lambda one: one.client.id):
-        if one.client.standing is ClientStanding.RUNNING and one.client.sharing_class is not SharingClass.BACKGROUND:
-            running.setdefault(one.client.owner, []).append(one)
+    for program in sorted(others, key=lambda program: program.client.id):
+        if (
+            program.client.standing is ClientStanding.RUNNING
+            and program.client.sharing_class is not SharingClass.BACKGROUND
+        ):
+            running.setdefault(program.client.owner, []).append(program)
     if sum(map(len, running.values())) < 2:
         return others
     turn, owner_at = divmod(int(now_s / _STAYS_S), len(running))
     of_owner = running[sorted(running)[owner_at]]
     stays = of_owner[turn % len(of_owner)]
-    return [one for one in others if one is not stays]
+    return [program for program in others if program is not stays]
 
 
 def _share_percent(client: Client) -> int:
@@ -82,13 +90,13 @@ def _share_percent(client: Client) -> int:
 
 
 def _add(
-    found: dict[ProcessKey, set[Role]], group: str, guards: list[tuple[Grouped, int]], yielding: list[Grouped]
+    by_process: dict[ProcessKey, set[Role]], group: str, guards: list[tuple[Grouped, int]], yielding: list[Grouped]
 ) -> None:
     if not guards or not yielding:
         return
-    for one, share_percent in guards:
-        for process in one.processes:
-            found.setdefault(process, set()).add(Role(group, share_percent))
-    for one in yielding:
-        for process in one.processes:
-            found.setdefault(process, set()).add(Role(group))
+    for program, share_percent in guards:
+        for process in program.processes:
+            by_process.setdefault(process, set()).add(Role(group, share_percent))
+    for program in yielding:
+        for process in program.processes:
+            by_process.setdefault(process, set()).add(Role(group))

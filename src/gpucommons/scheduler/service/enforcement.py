@@ -155,7 +155,7 @@ class Enforcement:
         held = self._verdicts.pause.keys() | self._paused
         if not held:
             return reading
-        return replace(reading, processes=tuple(one for one in reading.processes if one.key not in held))
+        return replace(reading, processes=tuple(process for process in reading.processes if process.key not in held))
 
     def exemptions(self) -> Iterable[Exemption]:
         """Why these programs take no turns."""

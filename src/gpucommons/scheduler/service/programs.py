@@ -163,7 +163,7 @@ class ProgramPeer:
 
     def _report_hang(self) -> None:
         """The policy hears whether others must not wait for this program."""
-        hangs = self._is_slow or any(not one.is_stopped for one in self._held_up.values())
+        hangs = self._is_slow or any(not held_up.is_stopped for held_up in self._held_up.values())
         if hangs == self._hangs:
             return
         self._hangs = hangs
@@ -493,8 +493,8 @@ class Programs:
         client.gpu_share = program.gpu_share
         member.peer.set_processes({process: place for place, keys in program.processes_on.items() for process in keys})
         memory = [use.memory_bytes for use in program.uses.values()]
-        known = None if None in memory else sum(amount or 0 for amount in memory)
-        self._turns.perform(self._policy.measure_memory(client, known, None, now))
+        total_bytes = None if None in memory else sum(amount or 0 for amount in memory)
+        self._turns.perform(self._policy.measure_memory(client, total_bytes, None, now))
         self._apply_limits(member, now)
         member.joined = joined
         if joined and client.standing is ClientStanding.IDLE and member.peer.held_up is None:

@@ -257,7 +257,9 @@ class SchedulerServer:
         """
         is_new_owner = newest.is_root or self._slots.is_few(self._per_owner[newest.owner])
         silent = (
-            self._unregistered if is_new_owner else (one for one in self._unregistered if one.owner == newest.owner)
+            self._unregistered
+            if is_new_owner
+            else (connection for connection in self._unregistered if connection.owner == newest.owner)
         )
         next(iter(silent)).close(self._full)
 

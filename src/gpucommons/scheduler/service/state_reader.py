@@ -59,9 +59,9 @@ class ProcessNames:
 
     def _of_process(self, client: Client) -> str:
         process = client.process
-        known = None if process is None else self.by_key.get(ProcessKey(process.pid, process.start_ticks))
-        if known is not None:
-            return known
+        name = None if process is None else self.by_key.get(ProcessKey(process.pid, process.start_ticks))
+        if name is not None:
+            return name
         # It is not on a GPU yet, or the GPUs cannot be read.
         owner = self.users.get(client.uid) or f"uid {client.uid}"
         return process_name(owner, "", (client.pid,) if client.pid else ())

@@ -191,8 +191,8 @@ class Measuring:
             return
         del self._results[gpu]
         self._misses[gpu] = 0
-        activity = mean([one.activity for one in results.values()])
-        begin_s = min(one.begin_s for one in results.values())
+        activity = mean([measurement.activity for measurement in results.values()])
+        begin_s = min(measurement.begin_s for measurement in results.values())
         ran, actions = policy.measured(gpu, gpu.phases.measured, activity, begin_s, now)
         self._turns.apply(actions, now)
         if len(ran) == 1 and ran[0] in policy.clients:
@@ -201,4 +201,7 @@ class Measuring:
 
 def mean(activities: list[GpuActivity]) -> DeviceActivity:
     """Of several GPUs that are one queue. What a GPU does not report counts as 0 in every measurement alike."""
-    return mean_activity(DeviceActivity(one.sm, one.tensor or 0.0, one.dram or 0.0, one.busy) for one in activities)
+    return mean_activity(
+        DeviceActivity(activity.sm, activity.tensor or 0.0, activity.dram or 0.0, activity.busy)
+        for activity in activities
+    )

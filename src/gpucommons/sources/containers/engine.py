@@ -92,8 +92,8 @@ def _device_request(fields: JsonObject) -> DeviceRequest:
 
 
 def _visible_devices(environment: tuple[str, ...]) -> str | None:
-    found = [entry for entry in environment if entry.startswith(_VISIBLE_DEVICES)]
-    return found[-1].removeprefix(_VISIBLE_DEVICES) if found else None
+    entries = [entry for entry in environment if entry.startswith(_VISIBLE_DEVICES)]
+    return entries[-1].removeprefix(_VISIBLE_DEVICES) if entries else None
 
 
 def _device_paths(value: object) -> tuple[str, ...]:

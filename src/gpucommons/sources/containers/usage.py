@@ -30,7 +30,7 @@ class ContainerUsageReader:
         self._containers = containers
 
     def read(self) -> ContainerUsageReading:
-        found = {}
+        usages = {}
         for id, container in self._containers().items():
             if container.init_pid is not None and container.state.has_processes:
                 try:
@@ -38,8 +38,8 @@ class ContainerUsageReader:
                 except OSError:
                     continue
                 if id in cgroup:
-                    found[id] = self._usage(container, cgroup_directories(cgroup))
-        return ContainerUsageReading(found)
+                    usages[id] = self._usage(container, cgroup_directories(cgroup))
+        return ContainerUsageReading(usages)
 
     def _usage(self, container: Container, directories: Mapping[str, str]) -> ContainerUsage:
         return ContainerUsage(container.name, container.runtime, *cgroup_usage(self._cgroupfs, directories))

@@ -31,13 +31,13 @@ _NO_TIME = (b"0",) * len(CoreTimes._fields)
 
 def parse_core_times(lines: Iterable[bytes]) -> dict[str, CoreTimes]:
     """Times by core number. A mode that an older kernel lacks is 0: such a kernel spends no time in it."""
-    found: dict[str, CoreTimes] = {}
+    by_core: dict[str, CoreTimes] = {}
     for line in lines:
         if line.startswith(b"cpu") and line[3:4] in _DIGITS:
             name, *ticks = line.split()
             padded = (*ticks, *_NO_TIME)[: len(_NO_TIME)]
-            found[name[3:].decode("ascii")] = CoreTimes(*[int(tick) / _TICKS_PER_S for tick in padded])
-    return found
+            by_core[name[3:].decode("ascii")] = CoreTimes(*[int(tick) / _TICKS_PER_S for tick in padded])
+    return by_core
 
 
 def without_steps_back(before: Mapping[str, CoreTimes], now: Mapping[str, CoreTimes]) -> dict[str, CoreTimes]:

@@ -51,14 +51,14 @@ class ThrottleReader:
         if listed == self._listed:
             return
         self._listed = listed
-        found: dict[tuple[int, int], _Cpu] = {}
+        by_core: dict[tuple[int, int], _Cpu] = {}
         for name in listed:
             directory = self._root / name
             package = _number(directory, "topology/physical_package_id")
             core = _number(directory, "topology/core_id")
             if package is not None and core is not None and (directory / "thermal_throttle").exists():
-                found.setdefault((package, core), _Cpu(directory, str(package), str(core)))
-        self._cpus = list(found.values())
+                by_core.setdefault((package, core), _Cpu(directory, str(package), str(core)))
+        self._cpus = list(by_core.values())
 
 
 def read_isolated_cpus(sysfs: Path) -> tuple[int, ...]:
@@ -149,13 +149,13 @@ def sensor_file(name: str) -> tuple[str, str, str] | None:
 
 
 def _sensor_texts(directory: Path) -> dict[tuple[str, str], dict[str, str]]:
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    texts: dict[tuple[str, str], dict[str, str]] = {}
     for file in os.listdir(directory):
         parts = sensor_file(file)
         if parts is not None and (text := _text(directory, file)) is not None:
             sensor, kind, property = parts
-            found.setdefault((sensor, kind), {})[property] = text
-    return found
+            texts.setdefault((sensor, kind), {})[property] = text
+    return texts
 
 
 def _text(directory: Path, file: str) -> str | None:

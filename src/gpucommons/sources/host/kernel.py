@@ -168,12 +168,12 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def parse_sockstat(text: bytes) -> dict[str, dict[str, int]]:
     """The fields of each line by its name: "TCP: inuse 3 orphan 0" is TCP -> {inuse: 3, orphan: 0}."""
-    found = {}
+    by_protocol = {}
     for line in text.decode("ascii").splitlines():
         name, _, rest = line.partition(":")
         fields = rest.split()
-        found[name] = {field: int(value) for field, value in zip(fields[::2], fields[1::2], strict=True)}
-    return found
+        by_protocol[name] = {field: int(value) for field, value in zip(fields[::2], fields[1::2], strict=True)}
+    return by_protocol
 
 
 def read_sockets(procfs: Path) -> Sockets:
@@ -213,9 +213,9 @@ class UdevProperties:
         name = f"b{device[0]}:{device[1]}"
         try:
             written_ns = os.stat(self._directory / name).st_mtime_ns
-            known = self._known.get(device)
-            if known is not None and known[0] == written_ns:
-                return known
+            kept = self._known.get(device)
+            if kept is not None and kept[0] == written_ns:
+                return kept
             return written_ns, parse_udev(read_file(self._directory, name))
         except OSError:
             return 0, _NONE

@@ -52,10 +52,10 @@ class KernelLogReader:
             self._file = self._opened()
         before = self._count
         for text in self._new_texts(self._file):
-            found = xid_line(text, self._count + 1, self._wall())
-            if found is not None:
+            xid = xid_line(text, self._count + 1, self._wall())
+            if xid is not None:
                 self._count += 1
-                self._lines.append(found)
+                self._lines.append(xid)
         if self._count != before:
             self._reading = KernelLogReading(tuple(self._lines))
         return self._reading

@@ -44,12 +44,12 @@ def parse_protocols_v6(text: bytes) -> Iterator[tuple[str, int]]:
 
 
 def read_protocols(procfs: Path, fields: re.Pattern[str]) -> dict[str, int]:
-    found = dict(parse_protocols(read_whole(procfs, "net/netstat")))
-    found |= parse_protocols(read_whole(procfs, "net/snmp"))
+    values = dict(parse_protocols(read_whole(procfs, "net/netstat")))
+    values |= parse_protocols(read_whole(procfs, "net/snmp"))
     # The file does not exist if IPv6 is disabled.
     with contextlib.suppress(FileNotFoundError):
-        found |= parse_protocols_v6(read_whole(procfs, "net/snmp6"))
-    return {name: value for name, value in found.items() if fields.search(name)}
+        values |= parse_protocols_v6(read_whole(procfs, "net/snmp6"))
+    return {name: value for name, value in values.items() if fields.search(name)}
 
 
 def parse_softnet(text: bytes) -> tuple[SoftnetCounters, ...]:
@@ -69,11 +69,11 @@ def read_devices(sysfs: Path, ignored: re.Pattern[str] | None) -> dict[str, Netw
     """A file that a device does not have, or that it refuses to read, such as the speed of a link that is down, is left
     out."""
     root = sysfs / "class/net"
-    found = {}
+    devices = {}
     for name in sorted(os.listdir(root)):
         if (ignored is None or not ignored.search(name)) and (root / name).is_dir():
-            found[name] = _device(f"{root}/{name}")
-    return found
+            devices[name] = _device(f"{root}/{name}")
+    return devices
 
 
 def _device(directory: str) -> NetworkDevice:

@@ -112,10 +112,10 @@ class TreeWatch:
         return TreeActivity(_with_ancestors(busy, rows), _with_ancestors(blocked, rows))
 
 
-def _with_ancestors(found: Iterable[ProcessRow], rows: Mapping[int, ProcessRow]) -> frozenset[int]:
+def _with_ancestors(chosen: Iterable[ProcessRow], rows: Mapping[int, ProcessRow]) -> frozenset[int]:
     """The pids of these processes and of all above them, each of which is the root of a tree that they are in."""
     pids: set[int] = set()
-    for row in found:
+    for row in chosen:
         at: ProcessRow | None = row
         for _ in range(_DEEPEST):
             if at is None or at.key.pid in pids:
@@ -175,13 +175,13 @@ class ProcessTableReader:
                 f"no processes: {self._procfs}: {error.strerror}", "set --path.procfs to the host's /proc"
             ) from error
         try:
-            known = self._pass(root)
+            entries = self._pass(root)
         finally:
             os.close(root)
-        if not known:
+        if not entries:
             raise SourceError("empty", f"no process in {self._procfs} can be read")
-        self._known = known
-        by_pid = {entry.row.key.pid: entry.row for entry in known.values()}
+        self._known = entries
+        by_pid = {entry.row.key.pid: entry.row for entry in entries.values()}
         now_s = self._monotonic()
         return ProcessTable(by_pid, self._busiest.choose(by_pid, now_s), self._trees.step(by_pid, now_s))
 

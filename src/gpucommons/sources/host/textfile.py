@@ -59,8 +59,8 @@ class _Parser:
         name, _, value = rest.lstrip(" \t").partition(" ")
         if _NAME.fullmatch(name) is None:
             raise TextFileError(f"{keyword} of an invalid name {name!r}")
-        known = self._helps if keyword == "HELP" else self._types
-        if name in known:
+        seen = self._helps if keyword == "HELP" else self._types
+        if name in seen:
             raise TextFileError(f"a second {keyword} of {name}")
         if keyword == "HELP":
             self._helps[name] = _unescaped(value)
@@ -132,7 +132,7 @@ def _labels(text: str) -> tuple[Labels, str]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: {"n": "\n"}.get(found[1], found[1]), text)
+    return _ESCAPE.sub(lambda match: {"n": "\n"}.get(match[1], match[1]), text)
 
 
 def _completed(samples: list[TextSample]) -> tuple[TextSample, ...]:
@@ -188,27 +188,27 @@ class TextFileReader:
         return reading
 
     def _paths(self, problems: dict[str, str]) -> list[str]:
-        found: list[str] = []
+        paths: list[str] = []
         for directory in sorted(glob.glob(self._directory)) or [self._directory] if self._directory else []:
             try:
                 names = sorted(name for name in os.listdir(directory) if name.endswith(".prom"))
             except OSError as error:
                 problems[directory] = error.strerror or "cannot be read"
                 continue
-            found += [os.path.join(directory, name) for name in names]
-        if len(found) > _MAX_FILES:
-            problems[self._directory] = f"{len(found)} files; the first {_MAX_FILES} are read"
-        return found[:_MAX_FILES]
+            paths += [os.path.join(directory, name) for name in names]
+        if len(paths) > _MAX_FILES:
+            problems[self._directory] = f"{len(paths)} files; the first {_MAX_FILES} are read"
+        return paths[:_MAX_FILES]
 
 
-def _read_file(path: str, known: _File | None) -> _File:
+def _read_file(path: str, previous: _File | None) -> _File:
     """Does not wait on a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if known is not None and known.version == version:
-            return known
+        if previous is not None and previous.version == version:
+            return previous
         families: tuple[TextFamily, ...] = ()
         if not stat.S_ISREG(status.st_mode):
             problem = "is not a regular file"
@@ -233,15 +233,15 @@ def _merge(files: Iterable[tuple[str, tuple[TextFamily, ...]]], problems: dict[s
     series: dict[str, set[tuple[str, frozenset[tuple[str, str]]]]] = {}
     for path, families in files:
         for family in families:
-            known = merged.get(family.name)
+            earlier = merged.get(family.name)
             keys = {(sample.name, frozenset(pair for pair in sample.labels if pair[1])) for sample in family.samples}
-            if known is not None and known.type != family.type:
-                problems[path] = f"{family.name} is a {family.type} here, but a {known.type} in another file"
+            if earlier is not None and earlier.type != family.type:
+                problems[path] = f"{family.name} is a {family.type} here, but a {earlier.type} in another file"
             elif not keys.isdisjoint(series.get(family.name, ())):
                 problems[path] = f"{family.name} repeats a series of another file"
             else:
-                before = () if known is None else known.samples
-                help = family.help if known is None else known.help or family.help
+                before = () if earlier is None else earlier.samples
+                help = family.help if earlier is None else earlier.help or family.help
                 merged[family.name] = TextFamily(family.name, family.type, help, (*before, *family.samples))
                 series.setdefault(family.name, set()).update(keys)
     return tuple(merged.values())

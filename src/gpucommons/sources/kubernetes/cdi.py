@@ -17,7 +17,7 @@ def cdi_uuids(directories: Sequence[Path]) -> frozenset[str]:
     import yaml
 
     uuids: set[str] = set()
-    for file in (each for directory in directories for each in directory.glob("*.*")):
+    for file in (path for directory in directories for path in directory.glob("*.*")):
         if file.suffix not in (".yaml", ".yml", ".json"):
             continue
         try:
@@ -36,8 +36,8 @@ def runtime_has_cdi(version: str) -> bool:
     """Whether a runtime takes CDI devices from the kubelet by default: `containerd://2.0.1`, `cri-o://1.31.0`."""
     name, _, number = version.partition("://")
     major, _, rest = number.lstrip("v").partition(".")
-    found = parse_decimal(major), parse_decimal(rest.partition(".")[0])
+    release = parse_decimal(major), parse_decimal(rest.partition(".")[0])
     least = {"containerd": (2, 0), "cri-o": (1, 28)}.get(name)
-    if least is None or found[0] is None or found[1] is None:
+    if least is None or release[0] is None or release[1] is None:
         return False
-    return (found[0], found[1]) >= least
+    return (release[0], release[1]) >= least

@@ -40,8 +40,8 @@ _FORMS = (
 
 def parse_device_id(raw: str) -> DeviceId:
     for form in _FORMS:
-        if found := form.fullmatch(raw):
-            parts = found.groupdict()
+        if match := form.fullmatch(raw):
+            parts = match.groupdict()
             return DeviceId(
                 raw,
                 gpu_uuid=parts.get("gpu"),
@@ -173,7 +173,7 @@ def check_kubelet(socket: str, mounted: str = os.path.dirname(DEFAULT_SOCKET)) -
     `mounted` is the directory of the node that the agent's container needs. Raises SourceAbsent and SourceError.
     """
     try:
-        found = os.stat(socket)
+        status = os.stat(socket)
         if not os.access(socket, os.R_OK | os.W_OK):
             raise PermissionError
     except FileNotFoundError:
@@ -190,7 +190,7 @@ def check_kubelet(socket: str, mounted: str = os.path.dirname(DEFAULT_SOCKET)) -
             "the kubelet requires gRPC, and the Python package grpcio is not installed",
             "pip install 'gpucommons[kubernetes]'",
         ) from None
-    return found
+    return status
 
 
 def _failure_of(error: "grpc.aio.AioRpcError", path: str) -> SourceError:

@@ -70,12 +70,12 @@ def node_of(document: object) -> str:
 
 def _containers(status: JsonObject) -> dict[str, str]:
     """The names of the containers that were started, by full id without the runtime's prefix."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for kind in _STATUSES:
         for entry in map(mapping, items(status.get(kind))):
             if id := _CONTAINER_ID.fullmatch(text(entry.get("containerID"))):
-                found[id[1]] = text(entry.get("name"))
-    return found
+                names[id[1]] = text(entry.get("name"))
+    return names
 
 
 # This node's pods, kept current by a list and the watch that continues from it. Pure.

@@ -166,7 +166,7 @@ class KubeletPodFollower:
                 answer = mapping(await api.get("/pods", {}))
                 if text(answer.get("kind")) != "PodList":
                     raise SourceError("garbage", f"the response of {self._access.url} is not a list of pods")
-                found = (pod_of(document, self._allowed_labels) for document in items(answer.get("items")))
-                self._latest.succeed(PodReading.of(pod for pod in found if pod is not None))
+                pods = (pod_of(document, self._allowed_labels) for document in items(answer.get("items")))
+                self._latest.succeed(PodReading.of(pod for pod in pods if pod is not None))
                 self._backoff.reset()
                 await asyncio.sleep(self._refresh_s)

@@ -138,14 +138,14 @@ def free_memory(devices: Iterable[str]) -> Mapping[str, int]:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return {}
-    found: dict[str, int] = {}
+    free_bytes: dict[str, int] = {}
     try:
         for device in devices:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(device)
-                found[device] = int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free)
+                free_bytes[device] = int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free)
             except pynvml.NVMLError:
                 continue
     finally:
         pynvml.nvmlShutdown()
-    return found
+    return free_bytes

@@ -397,9 +397,9 @@ class NvmlDevice:
         for name, function, bit in LISTS:
             made = self._process_list(name, function)
             if made is not None:
-                key, one = made
-                self._lists.append((bit, one))
-                calls.append(Call(name, key, Lane.FAST, one.invoke, one.store, one.clear))
+                key, process_list = made
+                self._lists.append((bit, process_list))
+                calls.append(Call(name, key, Lane.FAST, process_list.invoke, process_list.store, process_list.clear))
         usage = self._process_usage()
         if usage is not None:
             key = "process_utilization"

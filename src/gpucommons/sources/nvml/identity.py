@@ -33,8 +33,8 @@ class StaticFacts:
         return None if call is None or code else tuple(out.value for out in outs)
 
     def number(self, name: str, *arguments: int) -> int | None:
-        found = self.numbers(name, *arguments)
-        return None if found is None else found[0]
+        values = self.numbers(name, *arguments)
+        return None if values is None else values[0]
 
     def text(self, name: str) -> str | None:
         return library.text(name, self._handle) or None
@@ -66,10 +66,10 @@ def _pci(handle: Handle) -> tuple[str, int | None]:
 
 
 def _inforom_versions(handle: Handle) -> tuple[tuple[str, str], ...]:
-    found = {"image": library.text("nvmlDeviceGetInforomImageVersion", handle)}
+    versions = {"image": library.text("nvmlDeviceGetInforomImageVersion", handle)}
     for name, number in _INFOROM_OBJECTS.items():
-        found[name] = library.text("nvmlDeviceGetInforomVersion", handle, number)
-    return tuple((name, version) for name, version in found.items() if version)
+        versions[name] = library.text("nvmlDeviceGetInforomVersion", handle, number)
+    return tuple((name, version) for name, version in versions.items() if version)
 
 
 def _gpm_supported(handle: Handle) -> bool:

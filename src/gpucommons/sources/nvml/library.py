@@ -102,10 +102,10 @@ def function(name: str) -> Function | None:
     twice, which costs more than most of the calls themselves.
     """
     try:
-        found: Function = pynvml._nvmlGetFunctionPointer(name)
+        pointer: Function = pynvml._nvmlGetFunctionPointer(name)
     except pynvml.NVMLError:
         return None
-    return found
+    return pointer
 
 
 def text(name: str, *arguments: object) -> str:

@@ -38,14 +38,14 @@ class MigMode(NamedTuple):
 
 def read_mode(handle: Handle) -> MigMode | None:
     """None if the GPU does not support MIG."""
-    found = StaticFacts(handle).numbers("nvmlDeviceGetMigMode", count=2)
-    return None if found is None else MigMode(found[0] == 1, found[1] == 1)
+    modes = StaticFacts(handle).numbers("nvmlDeviceGetMigMode", count=2)
+    return None if modes is None else MigMode(modes[0] == 1, modes[1] == 1)
 
 
 def _profile(name: str, attributes: "pynvml.c_nvmlDeviceAttributes") -> str:
     """The profile: the end of the MIG device's name, or composed of its attributes."""
-    _, found, profile = name.partition(" MIG ")
-    if found:
+    _, separator, profile = name.partition(" MIG ")
+    if separator:
         return profile
     gpu, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
     part = "" if gpu == compute else f"{compute}c."
@@ -63,7 +63,7 @@ def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
     return out.placement.start, out.placement.size
 
 
-def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -> MigInstance | None:
+def _one(device: Handle, mig: Handle, placements: dict[tuple[int, str], Placement]) -> MigInstance | None:
     """One MIG device; None if the driver does not identify it, for example because it was just removed."""
     static = StaticFacts(mig)
     uuid, name = static.text("nvmlDeviceGetUUID"), static.text("nvmlDeviceGetName")
@@ -76,7 +76,7 @@ def _one(device: Handle, mig: Handle, known: dict[tuple[int, str], Placement]) -
     if query(mig, byref(attributes)) != library.OK:
         return None
     profile = _profile(name or "", attributes)
-    placement = known.get((gpu_instance, profile)) or _placement(device, gpu_instance)
+    placement = placements.get((gpu_instance, profile)) or _placement(device, gpu_instance)
     return MigInstance(
         uuid=uuid,
         gpu_instance_id=gpu_instance,
@@ -100,21 +100,21 @@ def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> MigLayout:
     """The MIG devices of a GPU. Indices may have gaps."""
     by_index = library.function("nvmlDeviceGetMigDeviceHandleByIndex")
     count = read_slices(device) or 0
-    known: dict[tuple[int, str], Placement] = {
+    placements: dict[tuple[int, str], Placement] = {
         (instance.gpu_instance_id, instance.profile): (instance.placement_start, instance.placement_size)
         for instance in before
         if instance.placement_start is not None and instance.placement_size is not None
     }
-    found, without_id = [], 0
+    instances, without_id = [], 0
     for index in range(count if by_index is not None else 0):
         mig = pynvml.c_nvmlDevice_t()
         if by_index is not None and by_index(device, c_uint(index), byref(mig)) == library.OK:
-            instance = _one(device, mig, known)
+            instance = _one(device, mig, placements)
             if instance is None:
                 without_id += 1
             else:
-                found.append(instance)
-    return MigLayout(tuple(found), without_id)
+                instances.append(instance)
+    return MigLayout(tuple(instances), without_id)
 
 
 class MigReadings:
@@ -152,8 +152,8 @@ class MigReadings:
         if code:
             self.changed = True
             return None
-        found: Handle = handle
-        return found
+        mig_handle: Handle = handle
+        return mig_handle
 
     # -- memory, as a Call
 

@@ -77,7 +77,7 @@ class GpuRecord:
     def load(self, now_wall_s: float) -> list[Remembered]:
         try:
             rows = json.loads(self._path.read_bytes())
-            found = [
+            recorded = [
                 Remembered(
                     GpuIdentity(str(row["uuid"]), int(row["index"]), str(row["name"]), str(row["pci_bus_id"])),
                     float(row["last_seen_unix_s"]),
@@ -89,7 +89,7 @@ class GpuRecord:
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("%s: cannot be read, GPUs of earlier days are not known: %s", self._path, error)
             return []
-        return [each for each in found if 0 <= now_wall_s - each.last_seen_wall_s < REMEMBERED_S]
+        return [gpu for gpu in recorded if 0 <= now_wall_s - gpu.last_seen_wall_s < REMEMBERED_S]
 
     def keep(self, present: Iterable[GpuIdentity], lost: Iterable[Remembered], now_wall_s: float) -> None:
         """Written when the GPUs change, and every hour."""

@@ -106,8 +106,8 @@ class UsageWindow:
         reason = reason_to_drop(sample, now_us, self._stale_after_us)
         if reason is None:
             time_us = sample[0]
-            known = self._newest.get(pid)
-            if known is None or time_us >= known[0]:
+            newest = self._newest.get(pid)
+            if newest is None or time_us >= newest[0]:
                 self._newest[pid] = self._shared.setdefault(sample, sample)
             if time_us > self._last_seen_us:
                 self._last_seen_us = time_us
@@ -244,14 +244,14 @@ class InstanceProcessList(ProcessList):
         self._instances = instances
 
     def invoke(self) -> int:
-        found: list[Listed] = []
+        rows: list[Listed] = []
         self.listed = None
         for handle, gpu_instance_id, compute_instance_id in self._instances():
             code = self._request(handle)
             if code:
                 return code
-            found.append((self._returned(), gpu_instance_id, compute_instance_id))
-        self.listed = tuple(found)
+            rows.append((self._returned(), gpu_instance_id, compute_instance_id))
+        self.listed = tuple(rows)
         return library.OK
 
 
@@ -282,7 +282,7 @@ class ProcessUsage:
         self._count_reference = byref(self._count)
 
     def _has_no_processes(self) -> bool:
-        return all(one.is_empty for _, one in self._lists)
+        return all(process_list.is_empty for _, process_list in self._lists)
 
     def invoke(self) -> int:
         if self._has_no_processes():
@@ -333,7 +333,7 @@ class ProcessRows:
         dropped: Callable[[str], None],
     ) -> tuple[GpuProcess, ...] | None:
         """One row per process and instance; None if no list could be read."""
-        source = max_bytes, [(bit, one.listed) for bit, one in lists]
+        source = max_bytes, [(bit, process_list.listed) for bit, process_list in lists]
         if source != self._source:
             self._drops = []
             self._rows = tuple(_merged(lists, max_bytes, self._drops))
@@ -342,7 +342,7 @@ class ProcessRows:
         for reason in self._drops:
             dropped(reason)
         if not self._rows:
-            return () if any(one.listed is not None for _, one in lists) else None
+            return () if any(process_list.listed is not None for _, process_list in lists) else None
         self._rows = tuple(self._current(usage()))
         return self._rows
 
@@ -366,8 +366,8 @@ def _merged(
 ) -> Iterator[GpuProcess]:
     """Of a process in two lists, the larger memory figure is used, not the sum: both lists hold all of its memory."""
     merged: dict[tuple[int, int | None, int | None], tuple[int, int | None]] = {}
-    for bit, one in lists:
-        for pid, used, gi, ci in one.entries():
+    for bit, process_list in lists:
+        for pid, used, gi, ci in process_list.entries():
             if not 0 < pid <= _MAX_PID:
                 drops.append("pid")
                 continue
@@ -377,9 +377,9 @@ def _merged(
             elif max_bytes is not None and used > max_bytes:
                 drops.append("memory")
                 memory = None
-            bits, known = merged.get((pid, gi, ci), (0, None))
-            if known is not None:
-                memory = known if memory is None else max(known, memory)
+            bits, earlier_bytes = merged.get((pid, gi, ci), (0, None))
+            if earlier_bytes is not None:
+                memory = earlier_bytes if memory is None else max(earlier_bytes, memory)
             merged[(pid, gi, ci)] = (bits | bit, memory)
     for (pid, gi, ci), (bits, memory) in merged.items():
         yield GpuProcess(pid, None, _KINDS[bits], memory, gpu_instance_id=gi, compute_instance_id=ci)

@@ -74,14 +74,14 @@ class Roster:
 
     def found(self, identity: GpuIdentity, wall_s: float) -> bool:
         """Records a GPU that answers. True if it was lost before."""
-        known = self._entries.get(identity.uuid)
-        returned = known is not None and not known.up
-        if known is None or returned:
+        entry = self._entries.get(identity.uuid)
+        returned = entry is not None and not entry.up
+        if entry is None or returned:
             self._forget_replaced(identity)
             self._entries[identity.uuid] = RosterEntry(identity, True, wall_s)
             self.present += 1
         else:
-            known.identity = identity
+            entry.identity = identity
         return returned
 
     def _forget_replaced(self, identity: GpuIdentity) -> None:

@@ -36,9 +36,9 @@ def membership(passwd: str, group: str) -> Membership:
     people, groups = _people(passwd), _groups(group)
     primary = {person.name: person.gid for person in people}
     members = {
-        each.name: people_of
-        for each in groups
-        if (people_of := _members(each, people, primary)) and people_of != {each.name}
+        group.name: people_of
+        for group in groups
+        if (people_of := _members(group, people, primary)) and people_of != {group.name}
     }
     return Membership({person.name: name for person in people if (name := _billed(person, groups, members))}, members)
 
@@ -54,27 +54,27 @@ def _members(group: _Group, people: list[_Person], primary: Mapping[str, int]) -
 def _billed(person: _Person, groups: list[_Group], members: Mapping[str, frozenset[str]]) -> str:
     """The primary group if it has other members, else the first other group by number."""
     theirs = [group for group in groups if person.name in members.get(group.name, ()) and group.name != person.name]
-    own = [each.name for each in theirs if each.gid == person.gid]
-    return next(iter(own or [each.name for each in theirs]), "")
+    own = [group.name for group in theirs if group.gid == person.gid]
+    return next(iter(own or [group.name for group in theirs]), "")
 
 
 def _people(passwd: str) -> list[_Person]:
-    found: dict[str, _Person] = {}
+    by_name: dict[str, _Person] = {}
     for line in passwd.splitlines():
         name, uid, gid = _fields(line, 2, 3)
         if uid is not None and gid is not None and _FIRST <= uid <= _LAST:
-            found.setdefault(name, _Person(name, gid))
-    return list(found.values())
+            by_name.setdefault(name, _Person(name, gid))
+    return list(by_name.values())
 
 
 def _groups(group: str) -> list[_Group]:
-    found: dict[str, _Group] = {}
+    by_name: dict[str, _Group] = {}
     for line in group.splitlines():
         name, gid, _ = _fields(line, 2, 2)
         if gid is not None:
-            listed = frozenset(each.strip() for each in line.split(":")[3].split(",") if each.strip())
-            found.setdefault(name, _Group(name, gid, listed))
-    return sorted(found.values(), key=lambda each: each.gid)
+            listed = frozenset(member.strip() for member in line.split(":")[3].split(",") if member.strip())
+            by_name.setdefault(name, _Group(name, gid, listed))
+    return sorted(by_name.values(), key=lambda group: group.gid)
 
 
 def _fields(line: str, first: int, second: int) -> tuple[str, int | None, int | None]:

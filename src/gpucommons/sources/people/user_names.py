@@ -59,8 +59,8 @@ class UserNames:
 
     def _reread_file(self) -> None:
         try:
-            found = os.stat(self._passwd)
-            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            status = os.stat(self._passwd)
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             if stamp == self._stamp:
                 return
             with self._passwd.open("rb") as file:

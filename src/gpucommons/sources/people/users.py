@@ -38,14 +38,14 @@ class Login(NamedTuple):
 def parse_utmp(data: bytes) -> list[Login]:
     """Every record of the file, with the record size that fits; a truncated record at the end is left out."""
     readings = [_records(data, size) for size in _RECORD_BYTES]
-    exact = [found for found, size in zip(readings, _RECORD_BYTES, strict=True) if len(data) % size == 0]
+    exact = [logins for logins, size in zip(readings, _RECORD_BYTES, strict=True) if len(data) % size == 0]
     return max(exact or readings, key=_sound)
 
 
 def ssh_sessions(logins: list[Login], is_alive: Callable[[int], bool]) -> Mapping[str, int]:
     """Sessions by user. The record of a session that lost its connection remains: its process must be alive."""
-    found = Counter(login.user for login in logins if _is_remote(login) and is_alive(login.pid))
-    return dict(found)
+    counts = Counter(login.user for login in logins if _is_remote(login) and is_alive(login.pid))
+    return dict(counts)
 
 
 def _is_remote(login: Login) -> bool:
@@ -96,8 +96,8 @@ def read_ssh_sessions(directory: Path, is_alive: Callable[[int], bool]) -> Mappi
         names = sorted(os.listdir(directory))[:_MAX_SESSIONS]
     except OSError:
         return None
-    found = (parse_session(_session_text(directory / name)) for name in names)
-    return dict(Counter(user for user, leader in filter(None, found) if is_alive(leader)))
+    sessions = (parse_session(_session_text(directory / name)) for name in names)
+    return dict(Counter(user for user, leader in filter(None, sessions) if is_alive(leader)))
 
 
 def parse_session(text: str) -> tuple[str, int] | None:
@@ -199,15 +199,15 @@ class UsersReader:
         return (self._procfs / str(pid)).exists()
 
     def _uids_of_containers(self) -> Mapping[str, int]:
-        found = {}
+        uids = {}
         for id, container in self._containers().items():
             if container.init_pid is not None:
                 try:
-                    found[id] = os.stat(self._procfs / str(container.init_pid)).st_uid
+                    uids[id] = os.stat(self._procfs / str(container.init_pid)).st_uid
                 except OSError:
                     continue
-        if found != self._container_uids:
-            self._container_uids = found
+        if uids != self._container_uids:
+            self._container_uids = uids
         return self._container_uids
 
     def _text(self, name: str) -> str | None:

@@ -79,7 +79,7 @@ def _families(
 ) -> Iterator[Family]:
     """`whole` has the series of `holders` without pods: in some metrics each pod has its own value."""
     for metric, read in table:
-        of_pod = next((of_pod for each, of_pod in _OF_PODS if each is metric), None)
+        of_pod = next((of_pod for pod_metric, of_pod in _OF_PODS if pod_metric is metric), None)
         if of_pod is None:
             yield metric.of(_points(holders, read))
         else:

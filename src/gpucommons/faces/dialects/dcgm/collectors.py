@@ -144,10 +144,10 @@ class Shape:
             metric = family.metric
             chosen = ChosenField(metric.name, metric.type, metric.help)
             if self.collectors is not None:
-                found = self.collectors.fields.get(metric.name)
-                if found is None:
+                selected = self.collectors.fields.get(metric.name)
+                if selected is None:
                     continue
-                chosen = found
+                chosen = selected
             shaped = _shaped(metric, chosen, tuple(kept), self.old_namespace, extra.names)
             yield shaped.of(
                 ((*(labels[place] for place in kept), *labels[len(LABELS) :], *extra.of(labels)), value)

@@ -104,8 +104,8 @@ class Labeller:
             {} if gpus is None or devices is None else pods_by_place(gpus.gpus, devices)
         )
         self._jobs = readings.job_mapping or JobMappingReading()
-        known = () if readings.pods is None else readings.pods.by_uid.values()
-        self._uids: Mapping[PodName, str] = {(pod.namespace, pod.name): pod.uid for pod in known}
+        pods = () if readings.pods is None else readings.pods.by_uid.values()
+        self._uids: Mapping[PodName, str] = {(pod.namespace, pod.name): pod.uid for pod in pods}
 
     def of(self, gpu: Gpu, instance: MigInstance | None = None) -> list[LabelValues]:
         """The label values of one GPU or GPU instance, one per pod and job; at least one."""

@@ -195,8 +195,8 @@ PROBLEMS_CATALOGUE = (PROBLEMS,)
 
 
 def collect_problems(snapshot: Snapshot) -> Iterator[Family]:
-    found = Counter(problem.kind for problem in own_problems(snapshot))
-    yield PROBLEMS.of(((kind.value,), found[kind]) for kind in ProblemKind if _is_judged(kind, snapshot.readings))
+    counts = Counter(problem.kind for problem in own_problems(snapshot))
+    yield PROBLEMS.of(((kind.value,), counts[kind]) for kind in ProblemKind if _is_judged(kind, snapshot.readings))
 
 
 def _is_judged(kind: ProblemKind, readings: Readings) -> bool:

@@ -207,9 +207,19 @@ def collect_gpus(snapshot: Snapshot) -> Iterator[Family]:
     yield from _of_all(reading, snapshot.wall_s)
     hit = snapshot.readings.xid_programs
     yield XID_PROGRAM.of(
-        ((str(one.gpu_index), one.gpu_uuid, str(one.code), one.program, str(one.pid), one.user), one.wall_s)
-        for one in (hit.programs if hit else ())
-        if snapshot.wall_s - one.wall_s <= XID_RECENT_S
+        (
+            (
+                str(program.gpu_index),
+                program.gpu_uuid,
+                str(program.code),
+                program.program,
+                str(program.pid),
+                program.user,
+            ),
+            program.wall_s,
+        )
+        for program in (hit.programs if hit else ())
+        if snapshot.wall_s - program.wall_s <= XID_RECENT_S
     )
     present = [(_labels(gpu), gpu) for gpu in reading.present_gpus()]
     yield THROTTLE.of(_throttle_points(present))
@@ -350,7 +360,9 @@ def _device(instance: MigInstance) -> tuple[str, ...]:
 
 
 def _by_device(metric: Metric, devices: list[tuple[tuple[str, str], MigInstance]], size: str) -> Family:
-    return metric.of(((*labels, one.uuid, str(one.gpu_instance_id)), getattr(one, size)) for labels, one in devices)
+    return metric.of(
+        ((*labels, device.uuid, str(device.gpu_instance_id)), getattr(device, size)) for labels, device in devices
+    )
 
 
 def _memory(labels: tuple[str, str], gpu: Gpu) -> Iterator[Point]:
@@ -398,9 +410,9 @@ def _processes(labels: tuple[str, str], gpu: Gpu, beyond: Container[int]) -> lis
             if percent is not None:
                 points.append(((index, uuid, pid, engine), _ratio(percent)))
     for engine, column in zip(_ENGINES, zip(*overflow, strict=True), strict=False):
-        known = [percent for percent in column if percent is not None]
-        if known:
-            points.append(((index, uuid, OVERFLOW, engine), sum(known) / 100))
+        present = [percent for percent in column if percent is not None]
+        if present:
+            points.append(((index, uuid, OVERFLOW, engine), sum(present) / 100))
     return points
 
 

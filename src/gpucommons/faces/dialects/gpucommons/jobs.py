@@ -37,27 +37,43 @@ CATALOGUE = (SM, MEMORY, TOTAL, SHARE, CPUS, CPU_SECONDS, HOST_MEMORY, HOST_LIMI
 def collect(snapshot: Snapshot) -> Iterator[Family]:
     readings = snapshot.readings
     held = () if readings.allocations is None else readings.allocations.allocations
-    rows = [(_labels(one), one) for one in held if one.account.job and not one.is_access_only]
-    yield SM.of(summed((labels, _sm_ratio(one)) for labels, one in rows if not one.processes or one.sm is not None))
+    rows = [
+        (_labels(allocation), allocation)
+        for allocation in held
+        if allocation.account.job and not allocation.is_access_only
+    ]
+    yield SM.of(
+        summed(
+            (labels, _sm_ratio(allocation))
+            for labels, allocation in rows
+            if not allocation.processes or allocation.sm is not None
+        )
+    )
     yield MEMORY.of(
         summed(
-            (labels, one.memory_bytes or 0) for labels, one in rows if not one.processes or one.memory_bytes is not None
+            (labels, allocation.memory_bytes or 0)
+            for labels, allocation in rows
+            if not allocation.processes or allocation.memory_bytes is not None
         )
     )
     totals = {
         status.slot.uuid: status.memory_total_bytes for status in (readings.slots.slots if readings.slots else ())
     }
-    yield TOTAL.of({labels: total for labels, one in rows if (total := totals.get(one.slot.uuid)) is not None}.items())
+    yield TOTAL.of(
+        {
+            labels: total for labels, allocation in rows if (total := totals.get(allocation.slot.uuid)) is not None
+        }.items()
+    )
     shares = memory_shares(readings)
-    given = ((labels, shares.get((one.account.job, one.slot.gpu_uuid))) for labels, one in rows)
+    given = ((labels, shares.get((allocation.account.job, allocation.slot.gpu_uuid))) for labels, allocation in rows)
     yield SHARE.of({labels: share.bytes for labels, share in given if share is not None}.items())
     if readings.job_hosts is None:
         return
     by_id = readings.job_hosts.by_id
 
     def of_hosts(metric: Metric, value: Callable[[JobHostUse], float | None]) -> Family:
-        known = ((id, value(use)) for id, use in by_id.items())
-        return metric.of(((id,), number) for id, number in known if number is not None)
+        numbers = ((id, value(use)) for id, use in by_id.items())
+        return metric.of(((id,), number) for id, number in numbers if number is not None)
 
     yield of_hosts(CPUS, lambda use: use.cpus)
     yield of_hosts(CPU_SECONDS, lambda use: use.cpu_seconds)
@@ -65,9 +81,9 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield of_hosts(HOST_LIMIT, lambda use: use.memory_limit_bytes)
 
 
-def _labels(one: Allocation) -> tuple[str, str, str, str]:
-    return one.account.job, one.account.user, one.slot.name, one.slot.uuid
+def _labels(allocation: Allocation) -> tuple[str, str, str, str]:
+    return allocation.account.job, allocation.account.user, allocation.slot.name, allocation.slot.uuid
 
 
-def _sm_ratio(one: Allocation) -> float:
-    return 0.0 if one.sm is None else one.sm / WHOLE_SM
+def _sm_ratio(allocation: Allocation) -> float:
+    return 0.0 if allocation.sm is None else allocation.sm / WHOLE_SM

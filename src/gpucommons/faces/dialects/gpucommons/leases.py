@@ -75,7 +75,7 @@ def _of_users(reading: LeasesReading, now_s: float) -> Iterator[Family]:
     yield HELD.of(((user,), count) for user, count in held.items())
     yield SLOTS.of(((user,), count) for user, count in slots.items())
     yield LEASE_WAITING.of(((user,), count) for user, count in waiting.items())
-    yield LONGEST.value(max((max(0.0, now_s - each.arrived_s) for each, _ in reading.waiting), default=0.0))
+    yield LONGEST.value(max((max(0.0, now_s - request.arrived_s) for request, _ in reading.waiting), default=0.0))
     yield RESERVATIONS.of(((user,), count) for user, count in reserved.items())
     trespassers = Counter(trespasser.slot for trespasser in reading.trespassers)
     yield TRESPASSERS.of(((slot,), count) for slot, count in trespassers.items())

@@ -80,8 +80,8 @@ def collect_owners(snapshot: Snapshot) -> Iterator[Family]:
 
 def _parts(metric: Metric, rows: Iterable[tuple[OwnerShare, Portion | None]], unit: int) -> Family:
     """Two owners may have the same name (two uids, a recreated pod): they share a series."""
-    known = ((row, part) for row, part in rows if part is not None)
-    sums = summed(((*_labels(row), part.basis), part.amount) for row, part in known)
+    measured = ((row, part) for row, part in rows if part is not None)
+    sums = summed(((*_labels(row), part.basis), part.amount) for row, part in measured)
     return metric.of((labels, amount / unit) for labels, amount in sums)
 
 

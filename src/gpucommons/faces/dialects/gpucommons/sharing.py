@@ -142,7 +142,11 @@ def collect_sharing(snapshot: Snapshot) -> Iterator[Family]:
     yield from _CLIENT_FAMILIES(sharing.clients)
     if sharing.share_programs != "off":
         rows = Counter((row.gpu_uuid, row.sharing_class) for row in sharing.clients if row.program is not None)
-        yield CLASSES.of(((*labels, one.value), rows[gpu.uuid, one]) for labels, gpu in gpus for one in SharingClass)
+        yield CLASSES.of(
+            ((*labels, sharing_class.value), rows[gpu.uuid, sharing_class])
+            for labels, gpu in gpus
+            for sharing_class in SharingClass
+        )
     queued = _queued(sharing)
     yield QUEUED.of(((*labels, queue), queued[gpu.uuid, queue]) for labels, gpu in gpus for queue in _QUEUES)
 
@@ -163,16 +167,16 @@ _CLIENT_FAMILIES = KeptFamilies(_by_client)
 
 
 def _standings(sharing: SharingReading) -> Iterator[tuple[tuple[str], int]]:
-    found = Counter(row.standing for row in sharing.clients if row.program is not None)
-    yield from (((standing,), found.pop(standing, 0)) for standing in _STANDINGS)
-    yield from (((standing,), count) for standing, count in found.items())
+    counts = Counter(row.standing for row in sharing.clients if row.program is not None)
+    yield from (((standing,), counts.pop(standing, 0)) for standing in _STANDINGS)
+    yield from (((standing,), count) for standing, count in counts.items())
     yield ("left_alone",), len(sharing.left_alone)
 
 
 def _queued(sharing: SharingReading) -> Counter[tuple[str, str]]:
     """By GPU and queue. A program that waits for its turn is paused; a client of nvshare waits by itself."""
     waiting = [(row.gpu_uuid, "paused" if row.program else "waiting") for row in sharing.clients if row.wait]
-    parked = [(one.gpu_uuid, "parked") for one in (sharing.parking.programs if sharing.parking else ())]
+    parked = [(program.gpu_uuid, "parked") for program in (sharing.parking.programs if sharing.parking else ())]
     return Counter([*waiting, *parked])
 
 
@@ -295,13 +299,13 @@ def collect_parking(snapshot: Snapshot) -> Iterator[Family]:
     parking = None if sharing is None else sharing.parking
     if sharing is None or parking is None:
         return
-    stages = [one.stage for one in parking.programs]
+    stages = [program.stage for program in parking.programs]
     yield PARKING_PROGRAMS.of(((stage,), stages.count(stage)) for stage in _STAGES)
-    yield HOST_BYTES.of(summed(((one.user,), one.host_bytes) for one in parking.programs))
+    yield HOST_BYTES.of(summed(((program.user,), program.host_bytes) for program in parking.programs))
     yield PARKED.value(parking.parks)
     yield WOKEN.value(parking.wakes)
     yield REFUSED.of(((reason,), count) for reason, count in parking.refusals.items())
-    yield ARRIVALS.value(sum(one.is_held for one in parking.arrivals))
+    yield ARRIVALS.value(sum(arrival.is_held for arrival in parking.arrivals))
     yield ARRIVED.value(parking.arrivals_held)
     yield ARRIVAL_WAIT.value(parking.arrivals_waited_s)
     for metric, durations in ((PARK, sharing.park_seconds), (WAKE, sharing.wake_seconds)):

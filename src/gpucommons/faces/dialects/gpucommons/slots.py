@@ -32,8 +32,8 @@ def collect_containers(snapshot: Snapshot) -> Iterator[Family]:
     rows = reading.by_id.values()
 
     def family(metric: Metric, value: Callable[[ContainerUsage], float | None]) -> Family:
-        known = ((row, value(row)) for row in rows)
-        return metric.of(((row.name, row.runtime), number) for row, number in known if number is not None)
+        numbers = ((row, value(row)) for row in rows)
+        return metric.of(((row.name, row.runtime), number) for row, number in numbers if number is not None)
 
     yield family(CPU, lambda row: row.cpu_seconds)
     yield family(CONTAINER_MEMORY, lambda row: row.memory_bytes)
@@ -74,22 +74,26 @@ def collect_allocations(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.allocations
     if reading is not None:
         rows = {_labels(allocation): allocation for allocation in reading.allocations if not allocation.is_access_only}
-        yield SHARE.of((labels, each.share / WHOLE_SHARE) for labels, each in rows.items())
-        yield RUNNING.of((labels, int(each.state is not AllocationState.HELD)) for labels, each in rows.items())
-        yield ACTIVE.of((labels, int(each.active)) for labels, each in rows.items() if each.active is not None)
+        yield SHARE.of((labels, allocation.share / WHOLE_SHARE) for labels, allocation in rows.items())
+        yield RUNNING.of(
+            (labels, int(allocation.state is not AllocationState.HELD)) for labels, allocation in rows.items()
+        )
+        yield ACTIVE.of(
+            (labels, int(allocation.active)) for labels, allocation in rows.items() if allocation.active is not None
+        )
         yield COMPLETE.value(int(reading.complete))
 
 
-def _labels(each: Allocation) -> tuple[str, ...]:
+def _labels(allocation: Allocation) -> tuple[str, ...]:
     return (
-        each.slot.name,
-        each.slot.uuid,
-        each.workload,
-        each.kind.value,
-        each.account.user,
-        each.account.owner,
-        each.interface,
-        "true" if each.managed else "false",
+        allocation.slot.name,
+        allocation.slot.uuid,
+        allocation.workload,
+        allocation.kind.value,
+        allocation.account.user,
+        allocation.account.owner,
+        allocation.interface,
+        "true" if allocation.managed else "false",
     )
 
 
@@ -163,12 +167,12 @@ def _memory(status: SlotStatus) -> tuple[tuple[str, int | None], ...]:
 
 def _utilization(gpus: tuple[Gpu, ...]) -> Mapping[str, float | None]:
     """By the UUID of the slot. None where it was not read."""
-    found: dict[str, float | None] = {}
+    ratios: dict[str, float | None] = {}
     for gpu in gpus:
         percent = gpu.readings.utilization_percent
-        found[gpu.identity.uuid] = None if percent is None else percent / 100
-        found.update((mig.uuid, None if mig.gpm is None else mig.gpm.graphics_ratio) for mig in gpu.mig)
-    return found
+        ratios[gpu.identity.uuid] = None if percent is None else percent / 100
+        ratios.update((mig.uuid, None if mig.gpm is None else mig.gpm.graphics_ratio) for mig in gpu.mig)
+    return ratios
 
 
 # gpucommons_followed_event_*: how the agent follows DS01's event log.

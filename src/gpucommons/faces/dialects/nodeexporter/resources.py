@@ -136,8 +136,10 @@ def collect_filesystem(snapshot: Snapshot) -> Iterator[Family]:
     named = [
         ((filesystem.device, filesystem.mount_point, filesystem.type), filesystem) for filesystem in reading.filesystems
     ]
-    answered = [(labels, each.space, each.read_only) for labels, each in named if each.space is not None]
-    yield DEVICE_ERROR.of((labels, int(each.space is None)) for labels, each in named)
+    answered = [
+        (labels, filesystem.space, filesystem.read_only) for labels, filesystem in named if filesystem.space is not None
+    ]
+    yield DEVICE_ERROR.of((labels, int(filesystem.space is None)) for labels, filesystem in named)
     yield SIZE.of((labels, space.size_bytes) for labels, space, _ in answered)
     yield FREE.of((labels, space.free_bytes) for labels, space, _ in answered)
     yield AVAIL.of((labels, space.available_bytes) for labels, space, _ in answered)

@@ -53,16 +53,16 @@ def _sum(metric: Metric, read: Callable[[ClientSharing], float | None]) -> _Valu
     """The sum over the clients of a pod that have the value; None if none has it."""
 
     def of_pod(pod: Pod) -> float | None:
-        found = [amount for client in pod if (amount := read(client)) is not None]
-        return sum(found) if found else None
+        amounts = [amount for client in pod if (amount := read(client)) is not None]
+        return sum(amounts) if amounts else None
 
     return _Value(metric, read, of_pod)
 
 
 def _any(metric: Metric, read: Callable[[ClientSharing], bool | None]) -> _Value:
     def of_pod(pod: Pod) -> float | None:
-        found = [flag for client in pod if (flag := read(client)) is not None]
-        return int(any(found)) if found else None
+        flags = [flag for client in pod if (flag := read(client)) is not None]
+        return int(any(flags)) if flags else None
 
     return _Value(metric, read, of_pod)
 
@@ -241,13 +241,13 @@ def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientShari
 
 def _sources(pods: Iterable[tuple[_Labels, Pod]]) -> list[Point]:
     """Each source once, also for a pod with two GPUs or two clients."""
-    found: dict[tuple[str, ...], float] = {}
+    points: dict[tuple[str, ...], float] = {}
     for (namespace, pod_name, client_id, _), pod in pods:
         for client in pod:
             # nvshare's dashboards know four sources: a limit set by an operator counts as configuration.
             source = "config" if client.memory_quota_source == "set-limit" else client.memory_quota_source
-            found[(namespace, pod_name, client_id, source)] = 1
-    return list(found.items())
+            points[(namespace, pod_name, client_id, source)] = 1
+    return list(points.items())
 
 
 def _index(client: ClientSharing) -> str:

@@ -136,16 +136,16 @@ class Authenticator:
             self._allowed.popitem(last=False)
 
     async def _matches(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bool:
-        known = users.get(credentials.user)
+        user_hash = users.get(credentials.user)
         # An unknown name takes as long as a known one, so that the time does not reveal which names exist.
-        password_hash = known if known is not None else max(users.values(), key=_cost)
+        password_hash = user_hash if user_hash is not None else max(users.values(), key=_cost)
         matches = await in_daemon_thread(lambda: _bcrypt_matches(credentials.password, password_hash))
-        return matches and known is not None
+        return matches and user_hash is not None
 
     def _mark(self, users: Mapping[str, bytes], credentials: BasicCredentials) -> bytes:
         """Depends on the stored hash, so that a changed password invalidates the remembered success."""
-        known = users.get(credentials.user, b"")
-        message = b"\0".join((known, credentials.user.encode(), credentials.password[:_BCRYPT_BYTES]))
+        user_hash = users.get(credentials.user, b"")
+        message = b"\0".join((user_hash, credentials.user.encode(), credentials.password[:_BCRYPT_BYTES]))
         return hmac.digest(self._key, message, hashlib.sha256)
 
 

@@ -124,7 +124,7 @@ def _fingerprint(files: tuple[Path, ...]) -> Fingerprint:
 
 def _stat(file: Path) -> tuple[str, int, int, int]:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return str(file), -1, -1, -1
-    return str(file), found.st_ino, found.st_mtime_ns, found.st_size
+    return str(file), status.st_ino, status.st_mtime_ns, status.st_size

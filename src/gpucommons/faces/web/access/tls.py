@@ -114,8 +114,8 @@ _Mistake = Callable[[str, str], WebConfigError]
 def _set_ciphers(context: ssl.SSLContext, config: TlsConfig, mistake: _Mistake) -> None:
     for name in config.cipher_suites:
         if name not in _CIPHERS and name not in _TLS13_CIPHERS:
-            known = ", ".join(sorted((*_CIPHERS, *_TLS13_CIPHERS)))
-            raise mistake("cipher_suites", f"unknown cipher suite {name!r}; use one of {known}")
+            supported = ", ".join(sorted((*_CIPHERS, *_TLS13_CIPHERS)))
+            raise mistake("cipher_suites", f"unknown cipher suite {name!r}; use one of {supported}")
     ciphers = [_CIPHERS[name] for name in config.cipher_suites if name in _CIPHERS]
     if ciphers:
         try:

@@ -182,12 +182,12 @@ def _resolve(address: Address, setting: str) -> list[tuple[int, SocketAddress]]:
         both, ipv4 = (socket.AF_INET6, ("::", address.port)), (socket.AF_INET, ("", address.port))
         return [both if _has_ipv6() else ipv4]
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        rows = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise ListenError(
             f"cannot listen on {address}: the host {address.host!r} does not resolve; change {setting}"
         ) from error
-    return list(dict.fromkeys((int(row[0]), cast(SocketAddress, row[4])) for row in found))
+    return list(dict.fromkeys((int(row[0]), cast(SocketAddress, row[4])) for row in rows))
 
 
 def _has_ipv6() -> bool:

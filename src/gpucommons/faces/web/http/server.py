@@ -109,7 +109,8 @@ class WebServer:
             raise
         if self._optional_socket is not None:
             opened += [
-                (None, self._optional_socket, found) for found in await _opened_if_possible(self._optional_socket)
+                (None, self._optional_socket, listening)
+                for listening in await _opened_if_possible(self._optional_socket)
             ]
         for dialect, address, sockets in opened:
             self._serve(dialect, address, sockets)

@@ -196,7 +196,7 @@ class Api:
             by, names = fleet_report_document.read(
                 read_query(request.query, fleet_report_document.PARAMETERS), time.time()
             )
-            found = (
+            document = (
                 fleet_report_document.no_fleet()
                 if self._fleet is None
                 else await fleet_report_document.document(by, names, request.viewer, self._fleet.month)
@@ -205,7 +205,7 @@ class Api:
             return _bad_parameter(error)
         except FleetError as error:
             return _failed(str(error))
-        body = encoded(found)
+        body = encoded(document)
         return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
 
     async def _fleet_body(self, view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:

@@ -65,16 +65,16 @@ def readiness_problems(
     """One line for each thing that is not fresh; empty means ready."""
     if snapshot is None:
         return ("no snapshot yet",)
-    found = []
+    problems = []
     age_s = now_monotonic_s - snapshot.monotonic_s
     if age_s > snapshot_stale_after_s:
-        found.append(f"snapshot: {age_s:.1f} s old, limit {snapshot_stale_after_s:g} s")
+        problems.append(f"snapshot: {age_s:.1f} s old, limit {snapshot_stale_after_s:g} s")
     for name in sorted(snapshot.sources):
         state = snapshot.sources[name]
         if state.essential and not state.is_fresh(now_monotonic_s):
-            found.append(f"{name}: {_why(state, now_monotonic_s)}")
-    found += (problem.sentence for problem in own_problems(snapshot) if problem.kind is ProblemKind.DRIVER)
-    return tuple(found)
+            problems.append(f"{name}: {_why(state, now_monotonic_s)}")
+    problems += (problem.sentence for problem in own_problems(snapshot) if problem.kind is ProblemKind.DRIVER)
+    return tuple(problems)
 
 
 def _why(state: SourceState, now_monotonic_s: float) -> str:
