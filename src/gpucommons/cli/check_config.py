@@ -1,7 +1,9 @@
-"""`gpucommons check-config`: check a configuration file, print every value in force, try the channels of messages."""
+"""`gpucommons check-config`: check a configuration file, print every value in force, try the channels of messages and
+alerts."""
 
 import grp
 import os
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -40,7 +42,8 @@ def check_config(
         bool,
         typer.Option(
             "--send-test",
-            help="Send a test message by each channel of [mail] and [webhook] instead, and print the result of each.",
+            help="Send a test message instead by each channel of [mail] and [webhook], and to each receiver of alerts "
+            "of [stack]; print the result of each.",
         ),
     ] = False,
     to: Annotated[
@@ -142,24 +145,42 @@ def _show_table(values: Iterable[_Value]) -> None:
 
 def _send_test(settings: Settings, to: str | None, as_json: bool) -> None:
     """One try for each channel. Ends with an error if one of them failed."""
-    channels = list(idle_channels(settings))
-    if not channels:
-        raise CommandError("no channel is configured: set mail.server, webhook.url or webhook.url_file")
-    address = to or settings.mail.admin
-    if settings.mail.server and not is_mail_address(address):
-        raise CommandError(f"{address!r} is not an email address: set mail.admin, or name one with --to ADDRESS")
     results: dict[str, Json] = {}
-    failed = False
-    for channel in channels:
-        recipient = address if channel.name == "email" else None
-        error = send_test_message(channel, address)
-        results[channel.name] = {"delivered": error is None, "address": recipient, "error": error}
+    for name, address, error in _tried(settings, to or settings.mail.admin):
+        results[name] = {"delivered": error is None, "address": address, "error": error}
         if error is not None:
-            failed = True
-            show_error(printable(f"{channel.name}: failed: {error}"))
+            show_error(printable(f"{name}: failed: {error}"))
         elif not as_json:
-            show_line(printable(f"{channel.name}: delivered{f' to {recipient}' if recipient else ''}"))
+            show_line(printable(f"{name}: delivered{f' to {address}' if address else ''}"))
+    if not results:
+        raise CommandError(
+            "no channel is configured: set mail.server, webhook.url or webhook.url_file, or a receiver of [stack]"
+        )
     if as_json:
         show(indented({"channels": results}))
-    if failed:
+    if any(isinstance(row, dict) and not row["delivered"] for row in results.values()):
         raise typer.Exit(1)
+
+
+def _tried(settings: Settings, to: str) -> Iterator[tuple[str, str | None, str | None]]:
+    """Name, address and error of each channel, when it has been tried. The error of one that delivers is None."""
+    if settings.mail.server and not is_mail_address(to):
+        raise CommandError(f"{to!r} is not an email address: set mail.admin, or name one with --to ADDRESS")
+    for channel in idle_channels(settings):
+        yield channel.name, to if channel.name == "email" else None, send_test_message(channel, to)
+    # Imported here: a check without a test message does not need it.
+    from gpucommons.cli.stack import stack_root
+    from gpucommons.stack.check import StackError
+    from gpucommons.stack.prometheus import Layout
+    from gpucommons.stack.receivers import integrations, try_receivers
+
+    stack = settings.stack
+    expected = integrations(stack)
+    if not expected:
+        return
+    try:
+        log = Layout(stack_root(stack)).log("alertmanager")
+        for name, error in try_receivers(stack, stack.node or socket.gethostname(), log):
+            yield f"stack {name}", stack.email_to if name == "email" else None, error
+    except StackError as problem:
+        yield "stack", None, str(problem)

@@ -56,7 +56,7 @@ def _show_as_progress(line: str) -> None:
     show_error(printable(line))
 
 
-def _root(settings: StackSettings) -> Path:
+def stack_root(settings: StackSettings) -> Path:
     if settings.data_dir:
         return Path(settings.data_dir).absolute()
     return default_root(Path.home(), os.environ.get("XDG_STATE_HOME"), os.geteuid() == 0)
@@ -74,7 +74,7 @@ def _stack(
     }
     settings = load_settings(config, flags).settings.stack
     try:
-        stack = Stack(settings, Layout(_root(settings)), settings.node or socket.gethostname(), say, port_owner)
+        stack = Stack(settings, Layout(stack_root(settings)), settings.node or socket.gethostname(), say, port_owner)
         yield ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
     except StackError as error:
         *all_but_last, last = str(error).splitlines()
