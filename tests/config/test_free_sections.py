@@ -1,5 +1,6 @@
 """Sections in which the user chooses the names, such as [quotas], and the variables of DS01."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gpucommons.config.option import ConfigError
 from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import ledger_file, own_event_log, state_directory
+from running import command
 
 
 def test_each_name_is_a_row(tmp_path: Path) -> None:
@@ -47,6 +49,87 @@ def test_rows_are_printed_and_documented(tmp_path: Path, capsys: pytest.CaptureF
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "quotas" in line]
     assert line.split()[:2] == ["quotas.alice.gpu_equivalents", "2.0"]
     assert "## [quotas]" in configuration_page()
+
+
+MISTAKEN = """\
+[scheduler]
+turns = 3
+[lease_quotas]
+a = { usr = "alice", gpus = 2 }
+b = 4
+[idle_rules]
+c = { user = "bob", email = "no address" }
+"""
+CONTRADICTING = """\
+[lease_quotas]
+both = { user = "*", group = "students", gpus = 1 }
+none = { user = "*" }
+[sharing_quotas]
+empty = { group = "", core = 10 }
+half = { sleep_url = "http://127.0.0.1/sleep" }
+[owners]
+order = "banana"
+"""
+
+
+def test_all_mistakes_of_a_file_are_reported_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(MISTAKEN)
+    done = command("check-config", str(file))
+    assert done.returncode == 2
+    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == ["line 2", "line 4", "line 5", "line 7"]
+    document = json.loads(command("check-config", str(file), "--json").stdout)
+    assert [problem["line"] for problem in document["problems"]] == [2, 4, 5, 7]
+
+
+def test_settings_that_contradict_each_other_are_all_reported(tmp_path: Path) -> None:
+    """What keeps the agent from starting; also rules of quotas and of owners."""
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(CONTRADICTING)
+    done = command("check-config", str(file))
+    assert done.returncode == 2
+    for name in ("lease_quotas.both", "lease_quotas.none", "sharing_quotas.empty", "sharing_quotas.half", "banana"):
+        assert name in done.stderr
+    assert len(done.stderr.splitlines()) == 5
+
+
+def test_groups_users_files_and_directories_that_do_not_exist_are_warnings(tmp_path: Path) -> None:
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "groups" / "vision.members").write_text("alice\n")
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(
+        f"""
+        [ds01]
+        groups_directory = "{tmp_path}/groups"
+        [leases]
+        admin_group = "no-admins"
+        [lease_quotas]
+        students = {{ group = "no-students", gpus = 4 }}
+        vision = {{ group = "vision", gpus = 4 }}
+        user = {{ user = "no-user", gpus = 4 }}
+        all = {{ user = "no-*", gpus = 4 }}
+        [sharing_quotas]
+        course = {{ group = "no-course", core = 3, class = "background" }}
+        courses = {{ group = "no-*", core = 3 }}
+        [events]
+        own_file = "{tmp_path}/not-yet-written"
+        [stack]
+        rules_dir = "{tmp_path}/none"
+        slack_webhook_url_file = "{tmp_path}/url"
+        """
+    )
+    done = command("check-config", str(file))
+    assert done.returncode == 0
+    assert sorted(line.split(": ")[1] for line in done.stderr.splitlines()) == [
+        "lease_quotas.students.group",
+        "lease_quotas.user.user",
+        "leases.admin_group",
+        "sharing_quotas.course.group",
+        "stack.rules_dir",
+        "stack.slack_webhook_url_file",
+    ]
+    shown = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("sharing_quotas.course.")]
+    assert [name.rpartition(".")[2] for name in shown] == ["group", "core", "class"], "and no default"
 
 
 @pytest.mark.parametrize(

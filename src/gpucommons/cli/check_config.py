@@ -3,27 +3,37 @@ alerts."""
 
 import grp
 import os
+import pwd
+import re
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
 from gpucommons.agent.idle.channels import check_idle, idle_channels, send_test_message
+from gpucommons.agent.leases.leasing import check_lease_quotas
+from gpucommons.agent.setting_rules import owner_rules
 from gpucommons.agent.sharing.rules import check_rules
 from gpucommons.agent.sharing.settings import check_parking, check_scheduler, check_slurm
 from gpucommons.base.text import is_mail_address, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, show_error, show_line
-from gpucommons.config.load import LoadedSettings, as_toml, free_sections, keys, keys_of, load
-from gpucommons.config.option import ConfigError
+from gpucommons.config.load import LoadedSettings, as_toml, attribute, free_sections, keys, keys_of, load
+from gpucommons.config.option import ConfigError, Mistakes
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.values import Json, indented
 
-# The ends of settings that name a file that is read. What the agent writes need not exist yet.
+# The ends of settings that name a file or a directory that is read, and settings that name a file of the agent's own.
 _FILES = ("_file", "tls_certificate", "tls_key")
+_DIRECTORIES = ("_dir", "_directory")
+_WRITTEN = frozenset({"events.own_file", "stack.data_dir", "slurm.job_directory"})
+# Sections whose users are those of the machine.
+_OF_USERS = ("lease_quotas.", "idle_rules.")
+_PATTERN = re.compile(r"[*?\[]")
 # A longer value, such as a regular expression, moves the origin in its own line only.
 _WIDEST_VALUE = 40
 
@@ -62,17 +72,18 @@ def check_config(
     try:
         loaded = _checked(file)
     except ConfigError as error:
+        mistakes = (error, *error.more)
         if as_json:
-            problems: list[Json] = [{"line": each.line, "message": str(each)} for each in (error, *error.more)]
+            problems: list[Json] = [{"line": each.line, "message": str(each)} for each in mistakes]
             show(indented(_document(file, problems, [], None)))
-        for other in error.more:
-            show_error(printable(f"gpucommons: {other}"))
-        raise
+        for each in mistakes[:-1]:
+            show_error(printable(f"gpucommons: {each}"))
+        raise mistakes[-1] from None
     if send_test:
         _send_test(loaded.settings, to, as_json)
         return
     values = _values(loaded)
-    warnings = [*loaded.warnings, *_missing(values)]
+    warnings = [*loaded.warnings, *_missing(values, loaded.settings.ds01.groups_directory)]
     for warning in warnings:
         show_error(printable(f"warning: {warning}"))
     if as_json:
@@ -84,29 +95,64 @@ def check_config(
     show_line(printable(f"{file}: valid; {count if every else f'{count} (--all shows the others)'}"))
 
 
-def _missing(values: Iterable[_Value]) -> Iterator[str]:
-    """Files and groups that a setting names and this machine does not have. They may come later: they are warnings."""
+def _missing(values: Iterable[_Value], groups_directory: str) -> Iterator[str]:
+    """Files, groups and users that a setting names and this machine does not have. They may come later: they are
+    warnings. What the agent writes need not exist yet."""
     for path, value, origin in values:
-        if origin == "default" or not isinstance(value, str) or not value:
+        name = path.rpartition(".")[2]
+        if origin == "default" or not isinstance(value, str) or not value or path in _WRITTEN:
             continue
-        if path.endswith(_FILES) and not Path(value).exists():
+        if name.endswith(_FILES) and not Path(value).exists():
             yield f"{path}: there is no file {value}"
-        elif path.endswith("admin_group"):
-            try:
-                grp.getgrnam(value)
-            except KeyError:
+        elif name.endswith(_DIRECTORIES) and not _PATTERN.search(value) and not Path(value).is_dir():
+            yield f"{path}: there is no directory {value}"
+        elif name in ("group", "admin_group") and not _PATTERN.search(value):
+            # DS01's groups count in quotas; an administrator is a member of one of the system's.
+            is_ds01s = name == "group" and Path(groups_directory, f"{value}.members").is_file()
+            if not is_ds01s and not _is_group(value):
                 yield f"{path}: there is no group {value!r} on this machine"
+        elif path.startswith(_OF_USERS) and name == "user" and not _PATTERN.search(value) and not _is_user(value):
+            yield f"{path}: there is no user {value!r} on this machine"
+
+
+def _is_group(name: str) -> bool:
+    try:
+        return bool(grp.getgrnam(name))
+    except KeyError:
+        return False
+
+
+def _is_user(name: str) -> bool:
+    try:
+        return bool(pwd.getpwnam(name))
+    except KeyError:
+        return False
 
 
 def _checked(file: Path) -> LoadedSettings:
-    """Raises ConfigError."""
+    """Raises ConfigError, with every mistake that would keep the agent from starting."""
     loaded = load(file, os.environ, {})
-    check_scheduler(loaded.settings.scheduler)
-    check_parking(loaded.settings.parking, loaded.settings.scheduler)
-    check_slurm(loaded.settings)
-    check_rules(loaded.settings)
-    check_idle(loaded.settings)
+    settings, mistakes = loaded.settings, Mistakes()
+    for check in (
+        lambda: check_scheduler(settings.scheduler),
+        lambda: check_parking(settings.parking, settings.scheduler),
+        lambda: check_slurm(settings),
+        lambda: check_rules(settings),
+        lambda: check_idle(settings),
+        lambda: check_lease_quotas(settings),
+        lambda: _check_owner_rules(settings),
+    ):
+        with mistakes.collected():
+            check()
+    mistakes.raise_any()
     return loaded
+
+
+def _check_owner_rules(settings: Settings) -> None:
+    """A file that this user may not read is not judged. Raises ConfigError."""
+    file = settings.owners.rules_file
+    readable = not file or not Path(file).exists() or os.access(file, os.R_OK)
+    owner_rules(settings.owners if readable else replace(settings.owners, rules_file=""))
 
 
 def _values(loaded: LoadedSettings) -> list[_Value]:
@@ -114,7 +160,7 @@ def _values(loaded: LoadedSettings) -> list[_Value]:
     for section, row_type in free_sections():
         for name, row in getattr(loaded.settings, section).items():
             tables += [(row, key) for key in keys_of(f"{section}.{name}", row_type)]
-    return [_Value(key.path, getattr(table, key.name), loaded.origins[key.path]) for table, key in tables]
+    return [_Value(key.path, getattr(table, attribute(key.name)), loaded.origins[key.path]) for table, key in tables]
 
 
 def _document(file: Path, problems: Sequence[Json], warnings: Sequence[str], values: Json) -> Json:

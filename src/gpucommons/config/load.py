@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpucommons.config.option import ConfigError
+from gpucommons.config.option import ConfigError, Mistakes
 from gpucommons.config.scheduler import max_runtime_lines
 from gpucommons.config.settings import Settings
 
@@ -163,7 +163,8 @@ def keys_of(section: str, section_type: type) -> Iterator[Key]:
         yield Key(section, item.name.rstrip("_"), types[item.name], item.default, item.metadata)
 
 
-def _attribute(name: str) -> str:
+def attribute(name: str) -> str:
+    """The field of a key."""
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
@@ -183,12 +184,15 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     values = {path: key.default for path, key in by_path.items()}
     origins = dict.fromkeys(by_path, "default")
     toml = TomlFile() if file is None else read_toml(file)
-    free = _free_from_file(toml)
-    for layer in (
-        _from_file(toml, by_path),
-        _from_environment(environment, by_path),
-        _from_flags(flags, by_path),
-    ):
+    mistakes = Mistakes()
+    free = _free_from_file(toml, mistakes)
+    layers = [_from_file(toml, by_path, mistakes)]
+    with mistakes.collected():
+        layers.append(_from_environment(environment, by_path))
+    with mistakes.collected():
+        layers.append(_from_flags(flags, by_path))
+    mistakes.raise_any()
+    for layer in layers:
         for path, (value, origin) in layer.items():
             values[path], origins[path] = value, origin
     sections: dict[str, Any] = {
@@ -198,8 +202,8 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     for section, rows in free.items():
         sections[section] = rows
         for name, row in rows.items():
-            for item in dataclasses.fields(row):
-                origins[f"{section}.{name}.{item.name.rstrip('_')}"] = f"file {file}"
+            for key in keys_of(f"{section}.{name}", type(row)):
+                origins[key.path] = f"file {file}" if key.name in toml.document[section][name] else "default"
     warnings = (*_alias_conflicts(environment, by_path.values()), *max_runtime_lines(environment))
     return LoadedSettings(Settings(**sections), origins, warnings)
 
@@ -207,29 +211,18 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
 _Layer = dict[str, tuple[Any, str]]
 
 
-def _from_file(toml: TomlFile, by_path: Mapping[str, Key]) -> _Layer:
+def _from_file(toml: TomlFile, by_path: Mapping[str, Key], mistakes: Mistakes) -> _Layer:
     layer: _Layer = {}
-    mistakes: list[ConfigError] = []
     free = dict(free_sections())
     for section, table in toml.document.items():
-        try:
-            if not isinstance(table, dict):
-                with toml.at(section):
-                    raise ConfigError(f"'{section}' is outside of any [section]; move it below one")
-        except ConfigError as error:
-            mistakes.append(error)
+        if not isinstance(table, dict):
+            with mistakes.collected(), toml.at(section):
+                raise ConfigError(f"'{section}' is outside of any [section]; move it below one")
             continue
         for name, value in table.items() if section not in free else ():
-            try:
-                with toml.at(section, name):
-                    key = _known(f"{section}.{name}", by_path)
-                    layer[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
-            except ConfigError as error:
-                mistakes.append(error)
-    if mistakes:
-        first, *more = mistakes
-        first.more = tuple(more)
-        raise first
+            with mistakes.collected(), toml.at(section, name):
+                key = _known(f"{section}.{name}", by_path)
+                layer[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
     return layer
 
 
@@ -243,7 +236,7 @@ def _known(path: str, by_path: Mapping[str, Key]) -> Key:
     return key
 
 
-def _free_from_file(toml: TomlFile) -> dict[str, dict[str, Any]]:
+def _free_from_file(toml: TomlFile, mistakes: Mistakes) -> dict[str, dict[str, Any]]:
     """The rows of every free section, each checked like a section."""
     sections: dict[str, dict[str, Any]] = {}
     for section, row_type in free_sections():
@@ -253,16 +246,17 @@ def _free_from_file(toml: TomlFile) -> dict[str, dict[str, Any]]:
             where = f"'{section}.{name}'"
             by_name = {key.name: key for key in keys_of(f"{section}.{name}", row_type)}
             if not isinstance(row, dict) or not row:
-                with toml.at(section, name):
+                with mistakes.collected(), toml.at(section, name):
                     raise ConfigError(f"{where}: expected a table with {', '.join(by_name)}, got {row!r}")
+                continue
             values = {}
             for key, value in row.items():
-                with toml.at(section, name, key):
+                with mistakes.collected(), toml.at(section, name, key):
                     if key not in by_name:
                         hint = _nearest(key, by_name, f"the keys are {', '.join(by_name)}")
                         raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
                     values[key] = _checked(by_name[key], value, f"{where}: '{key}'")
-            sections[section][name] = row_type(**{_attribute(key): value for key, value in values.items()})
+            sections[section][name] = row_type(**{attribute(key): value for key, value in values.items()})
     return sections
 
 

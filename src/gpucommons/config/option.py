@@ -1,7 +1,9 @@
-"""One configuration key: its default, its help text and its limits. Pure."""
+"""One configuration key: its default, its help text and its limits; and mistakes in a file. Pure."""
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -20,6 +22,27 @@ class ConfigError(Exception):
         super().__init__(message)
         self.line = line
         self.more: tuple[ConfigError, ...] = ()
+
+
+class Mistakes:
+    """Collects the mistakes of several checks, so that all are reported at once."""
+
+    def __init__(self) -> None:
+        self._found: list[ConfigError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            self._found += [error, *error.more]
+
+    def raise_any(self) -> None:
+        """Raises the first one in the file, which has the others; those without a line come last."""
+        if self._found:
+            first, *more = sorted(self._found, key=lambda error: math.inf if error.line is None else error.line)
+            first.more = tuple(more)
+            raise first
 
 
 def option(

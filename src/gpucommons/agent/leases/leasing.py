@@ -17,7 +17,7 @@ from gpucommons.base.processes import ancestors_from, boot_id, hides_processes, 
 from gpucommons.base.threads import LoopThread
 from gpucommons.base.unix_listener import ListenError, group_id
 from gpucommons.config.accounts import LeaseQuotaSettings
-from gpucommons.config.option import ConfigError
+from gpucommons.config.option import ConfigError, Mistakes
 from gpucommons.config.runtime_directory import lease_socket, runtime_directory
 from gpucommons.config.settings import PathSettings, Settings
 from gpucommons.config.state_directory import lease_record
@@ -52,9 +52,12 @@ log = logging.getLogger(__name__)
 
 
 def check_lease_quotas(settings: Settings) -> None:
-    """Raises ConfigError."""
+    """Raises ConfigError, one line for each quota with a mistake."""
+    mistakes = Mistakes()
     for name, row in settings.lease_quotas.items():
-        _check_quota(name, row, settings.ledger.enabled, settings.leases.mps)
+        with mistakes.collected():
+            _check_quota(name, row, settings.ledger.enabled, settings.leases.mps)
+    mistakes.raise_any()
 
 
 def _check_quota(name: str, row: LeaseQuotaSettings, has_accounts: bool, mps: str) -> None:

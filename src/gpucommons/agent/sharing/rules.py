@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpucommons.base.text import parse_core, parse_memory
-from gpucommons.config.option import ConfigError
+from gpucommons.config.option import ConfigError, Mistakes
 from gpucommons.config.scheduler import SharingQuotaSettings
 from gpucommons.config.settings import Settings
 from gpucommons.model.words import SharingClass
@@ -60,17 +60,25 @@ def priority_classes(text: str) -> dict[str, SharingClass]:
 
 
 def check_rules(settings: Settings) -> None:
-    """Raises ConfigError, one line, for the first rule with a wrong value."""
-    for _ in _sections(settings):
-        pass
+    """Raises ConfigError, one line for each rule with a wrong value."""
+    mistakes = Mistakes()
+    for name, section in settings.sharing_quotas.items():
+        with mistakes.collected():
+            _values(name, section)
+    mistakes.raise_any()
 
 
 def _sections(settings: Settings) -> Iterator[tuple[str, SharingQuotaSettings, QuotaValues]]:
     for name, section in settings.sharing_quotas.items():
-        try:
-            yield name, section, _checked(section)
-        except ValueError as error:
-            raise ConfigError(f"sharing_quotas.{name}: {error}") from error
+        yield name, section, _values(name, section)
+
+
+def _values(name: str, section: SharingQuotaSettings) -> QuotaValues:
+    """Raises ConfigError."""
+    try:
+        return _checked(section)
+    except ValueError as error:
+        raise ConfigError(f"sharing_quotas.{name}: {error}") from error
 
 
 def _checked(section: SharingQuotaSettings) -> QuotaValues:
