@@ -225,6 +225,16 @@ def test_a_usage_error_is_one_line(arguments: list[str], says: str, capsys: pyte
     assert says in one_line_error(capsys, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "page"),
+    [(["gpus", "--gpu", "3"], "gpucommons gpus --help"), (["nonsense"], "gpucommons --help")],
+)
+def test_a_usage_error_names_the_help_of_its_command(
+    arguments: list[str], page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"(see: {page})" in one_line_error(capsys, *arguments)
+
+
 def test_an_error_in_a_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "g.toml"
     file.write_text("[sampling]\nspeed = 7\n")

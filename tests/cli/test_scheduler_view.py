@@ -39,6 +39,20 @@ def test_the_gain_and_a_coarse_decision_are_in_the_line_of_the_gpu() -> None:
     assert second.endswith("; SM activity (GPM) cannot be read: turns are taken for fairness only, not for a gain")
 
 
+def test_gpus_are_in_order_with_their_mig_devices_and_without_the_memory_of_another() -> None:
+    first, second = READING.gpus
+    gpus = (
+        replace(second, uuid="MIG-b", slot="10.0", running=(), request_queue=()),
+        replace(second, uuid="GPU-b", slot="10", running=(), request_queue=()),
+        replace(second, uuid="MIG-a", slot="2.1", running=(), request_queue=()),
+        replace(first, slot="2", way="linked", running=(), request_queue=()),
+    )
+    lines = list(status_lines(document(replace(READING, clients=(), gpus=gpus))))
+    named = [line.split(":")[0] for line in lines if line.startswith("GPU ")]
+    assert named == ["GPU 2", "GPU 2.1", "GPU 10", "GPU 10.0"]
+    assert not lines[2].startswith("  memory"), "programs on several GPUs stand below the first of them"
+
+
 def test_a_loss_has_its_sign() -> None:
     gpus = tuple(replace(gpu, gain_ratio=0.9, coarse=False) for gpu in READING.gpus)
     (line, _) = (line for line in status_lines(document(replace(READING, gpus=gpus))) if line.startswith("GPU "))

@@ -72,6 +72,22 @@ GPU 1  NVIDIA H200  3.0 GiB of 80.0 GiB used  SM 20 %  100 W
 """
 
 
+def test_parked_programs_are_below_and_fit_the_terminal() -> None:
+    snapshot = taken()
+    one = {
+        **dict.fromkeys(("waits", "uid"), ""),
+        "name": "emeka · jupyter-kernel (pid 4259)",
+        "stage": "parked",
+        "host_bytes": 29 * GIB,
+        "sentence": "parked 11:20 because it was idle; wakes when you use it",
+    }
+    turns = {"parking": {"programs": {"k": one}, "arrivals": {}}}
+    who, gpus = api_document(snapshot, "who")["who"], api_document(snapshot, "gpus")["gpus"]
+    lines = ["".join(span.text for span in line) for line in who_lines(who, gpus, 80, turns)]
+    assert max(map(len, lines)) <= 80
+    assert lines[lines.index("parked") + 1].startswith("  emeka · jupyter-kernel (pid 4259): parked, 29.0 GiB")
+
+
 def test_all_gpus() -> None:
     assert shown(taken()) == SHOWN
 

@@ -15,8 +15,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from gpucommons.cli.gpus_view import slot_owners
 from gpucommons.cli.lease_view import queue_lines
 from gpucommons.cli.main import main
+from gpucommons.cli.output import Line
 from gpucommons.cli.text_table import TextTable, shortened, wrapped
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU
@@ -185,6 +187,44 @@ def test_what_is_empty_says_so_in_a_terminal(agent: RunningAgent) -> None:
     assert command("events", "--type", "no.such", "--connect", agent.url).stdout == ""
 
 
+def test_sentences_that_do_not_fit_stand_below_their_rows() -> None:
+    why = "GPU 3 is held by emeka, idle for 2 min; 16 more that fit are in use"
+    rows = [("1", "dana", why), ("2", "bob", "")]
+    table = TextTable(("place", "user", "why"), rows, sentence="why")
+    assert [texts(line) for line in table.fitted(40)] == [
+        "PLACE  USER",
+        "1      dana",
+        "    GPU 3 is held by emeka, idle for 2",
+        "        min; 16 more that fit are in use",
+        "2      bob",
+    ]
+    assert texts(table.fitted(120)[1]).endswith(why)
+
+
+def test_a_folded_uuid_leaves_no_gap() -> None:
+    rows = [("7.5", "MIG-3be4c78b-b4ae-3dd3-447e-604605f9eb87", "1g.18gb")]
+    table = TextTable(("slot", "uuid", "profile"), rows, shortest={"uuid": 13})
+    assert texts(table.fitted(50)[1]) == "7.5   MIG-3be4c78b…  1g.18gb"
+
+
+def texts(line: Line) -> str:
+    return "".join(span.text for span in line)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "hidden", "shown"),
+    [
+        (["bob", "dana"], 0, "bob, dana"),
+        (["bob"], 1, "bob, 1 hidden"),
+        ([], 2, "2 hidden"),
+        (["inference/llm-serve-0", "bob", "dana"], 0, "inference/llm-serve-0 +2"),
+    ],
+)
+def test_short_names_of_owners_are_all_shown(accounts: list[str], hidden: int, shown: str) -> None:
+    holders = [{"account": account, "active": True} for account in accounts]
+    assert slot_owners({"holders": holders, "hidden_holders": hidden}, full=False) == shown
+
+
 def test_columns_are_shortened_then_left_out() -> None:
     table = TextTable(
         ("name", "n", "note"),
@@ -245,8 +285,9 @@ def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, column
     }
     shown = ["".join(span.text for span in line) for line in queue_lines(queue, 100.0, columns)]
     assert max(map(len, shown)) <= columns
-    assert "EXPECTED" in shown[3]
-    assert "13 min" in shown[4]
+    assert any("EXPECTED" in line for line in shown)
+    assert "two of them are reserved from tomorrow on" in " ".join(" ".join(shown).split()), "the reason is not cut"
+    assert "13 min" in "\n".join(shown)
     in_full = ["".join(span.text for span in line) for line in queue_lines(queue, 100.0, None)]
     assert "from tomorrow on" in in_full[4]
     assert "  in 2 h  " in in_full[1], "the lease ends"

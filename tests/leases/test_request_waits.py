@@ -76,3 +76,6 @@ def test_an_amount_is_shown_in_the_unit_that_was_asked_for() -> None:
     assert memory_text(20 << 30) == "20 GiB"
     assert memory_text(140 << 30, 200 * 10**9) == "150.3 GB"
     assert memory_text(1500 * 10**6) == "1.5 GB"
+    assert memory_text(parse_gpu_memory("1T")) == "1 TB"
+    assert memory_text(parse_gpu_memory("1Ti")) == "1 TiB"
+    assert memory_text(150 * 10**9, 10**12) == "150 GB"

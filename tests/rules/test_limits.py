@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from demo_node import DemoNode
 from gpucommons.model.gpu import THROTTLE_REASONS, GpmReading
 from gpucommons.model.ownership import WHOLE_SM, Portion, ProcessShare
 from gpucommons.model.process_identity import ProcessTable, TreeActivity
+from gpucommons.model.sharing import ParkedReading, ParkingReading, SharingReading, WaitReading, WaitReason
 from gpucommons.model.snapshot import Readings
 from gpucommons.rules.limits import LimitKind, ProgramLimit, limits_of
 from gpucommons.simulation.day import DAY_S
@@ -28,6 +30,8 @@ def judged(
     on_disk: bool = False,
     throttle: int = 0,
     dram: float | None = None,
+    pcie_bytes_per_s: int | None = None,
+    sharing: SharingReading | None = None,
 ) -> ProgramLimit | None:
     """What limits the first of two processes of one GPU, each of another owner."""
     attribution = NODE.attribution(0.0)
@@ -43,7 +47,8 @@ def judged(
     reading = NODE.gpu_reading(0.0)
     gpu = reading.gpus[0]
     gpm = None if dram is None else GpmReading(dram_ratio=dram)
-    gpu = replace(gpu, readings=gpu.readings._replace(throttle_mask=throttle), gpm=gpm)
+    read = gpu.readings._replace(throttle_mask=throttle, pcie_generation=5, pcie_width=16)
+    gpu = replace(gpu, readings=read._replace(pcie_rx_bytes_per_s=pcie_bytes_per_s, pcie_tx_bytes_per_s=None), gpm=gpm)
     trees = None
     if on_core is not None:
         pids = frozenset({mine.pid})
@@ -52,8 +57,71 @@ def judged(
         attribution=replace(attribution, processes=shares),
         gpus=replace(reading, gpus=(gpu,)),
         processes=ProcessTable({}, (), trees),
+        sharing=sharing,
     )
     return limits_of(snapshot_of(readings), shares[:1])[0]
+
+
+def shared(wait: WaitReading | None = None, parked: str = "", waits: str = "") -> SharingReading:
+    """The first process waits for its turn, or is parked."""
+    pid, reading = NODE.attribution(0.0).processes[0].pid, NODE.sharing(0.0)
+    client = reading.clients[0]._replace(pid=pid, wait=wait, turn_s=None if wait else 1.0)
+    program = ParkedReading("k", "a.py", "alice", 1000, parked, "", (pid,), 2**30, 2**30, 0.0, "idle", waits)
+    programs = (program,) if parked else ()
+    return replace(reading, clients=(client,), parking=ParkingReading(programs=programs))
+
+
+SENTENCES = {
+    "parked": (judged(0.9, sharing=shared(parked="parked")), "it is parked: its GPU memory is in host memory"),
+    "parked and late": (
+        judged(0.9, sharing=shared(parked="parked", waits="no room on GPU 0")),
+        "it is parked: its GPU memory is in host memory: no room on GPU 0",
+    ),
+    "waking": (judged(0.9, sharing=shared(parked="waking")), "its memory is coming back to GPU 0"),
+    "turn": (
+        judged(0.9, sharing=shared(WaitReading(WaitReason.TURN, 1.0, 0, 0, 1.0))),
+        "it waits for its turn on GPU 0: another client has the turn",
+    ),
+    "quota": (
+        judged(0.9, sharing=shared(WaitReading(WaitReason.QUOTA, 1.0, 0, 0, 1.0))),
+        "it waits for its turn on GPU 0: core quota of 100 % used up, debt 0.0 s",
+    ),
+    "heat": (
+        judged(0.9, throttle=BITS["sw_thermal_slowdown"]),
+        "GPU 0 is too hot (69 °C) and runs slower until it cools",
+    ),
+    "power": (judged(0.9, throttle=BITS["sw_power_cap"]), "GPU 0 is at its power limit of 700 W and runs slower"),
+    "hardware": (
+        judged(0.9, throttle=BITS["hw_power_brake_slowdown"]),
+        "GPU 0 is slowed down by the hardware: ask the administrator",
+    ),
+    "shared": (judged(0.4, other=0.5), "it shares GPU 0 with bob (50%), and uses 40% of it"),
+    "cpu": (
+        judged(0.3, on_core=True),
+        "it waits for its CPU or data loader: GPU 0 is active for 30% of the time, one CPU core is busy all the time",
+    ),
+    "disk": (judged(0.3, on_core=False, on_disk=True), "it waits for a disk: GPU 0 is active for 30% of the time"),
+    "idle": (judged(0.0, on_core=False), "it does not use GPU 0 now"),
+    "something else": (
+        judged(0.3, on_core=False),
+        "GPU 0 is active for 30% of the time; it waits for something else than its CPU or a disk",
+    ),
+    "not known": (judged(0.3), "GPU 0 is active for 30% of the time; what it waits for is not known"),
+    "bandwidth": (judged(0.9, dram=0.9), "the memory bandwidth of GPU 0 is the limit: 90% of it is used"),
+    "pcie": (judged(0.9, pcie_bytes_per_s=63_008_000_000), "PCIe is the limit: 100% of the link of GPU 0 is used"),
+    "gpu": (judged(0.9), "GPU 0 is the limit: it uses 90% of it"),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_the_sentence_of_each_limit(name: str) -> None:
+    found, expected = SENTENCES[name]
+    assert found is not None
+    assert found.sentence == expected
+
+
+def test_every_kind_has_a_sentence_above() -> None:
+    assert {found.kind for found, _ in SENTENCES.values() if found is not None} == {*LimitKind}
 
 
 def kind(limit: ProgramLimit | None) -> LimitKind | None:

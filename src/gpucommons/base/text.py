@@ -60,9 +60,12 @@ def parse_gpu_memory(text: str) -> int:
 
 
 def memory_text(amount_bytes: int, like_bytes: int | None = None) -> str:
-    """`20 GB` or `20 GiB`: in the unit that it is a whole number of, else GiB. `like_bytes` is what sets the unit."""
+    """`20 GB`, `1 TB` or `20 GiB`: in the unit that it is a whole number of, else GiB. `like_bytes` sets the unit."""
     sample = amount_bytes if like_bytes is None else like_bytes
     size, unit = (10**9, "GB") if sample % 10**8 == 0 else (1 << 30, "GiB")
+    for greater, its_name in ((10**12, "TB"), (1 << 40, "TiB")):
+        if sample and sample % greater == 0 and amount_bytes % greater == 0:
+            size, unit = greater, its_name
     return f"{amount_bytes / size:.1f}".removesuffix(".0") + f" {unit}"
 
 

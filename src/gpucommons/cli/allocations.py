@@ -112,7 +112,7 @@ def _table(allocations: Document | None, slots: Document, user: str | None) -> T
         _HEADER,
         sorted(cells, key=_order),
         numbers=_NUMBERS,
-        shortest={"user": 10, "workload": 10},
+        shortest={"user": 14, "workload": 16},
         left_out=("managed", "interface", "equivalents", "profile", "since", "kind"),
         states=("user", "state"),
     )

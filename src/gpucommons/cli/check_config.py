@@ -133,17 +133,13 @@ def _checked(file: Path) -> LoadedSettings:
     """Raises ConfigError, with every mistake that would keep the agent from starting."""
     loaded = load(file, os.environ, {})
     settings, mistakes = loaded.settings, Mistakes()
-    for check in (
-        lambda: check_scheduler(settings.scheduler),
-        lambda: check_parking(settings.parking, settings.scheduler),
-        lambda: check_slurm(settings),
-        lambda: check_rules(settings),
-        lambda: check_idle(settings),
-        lambda: check_lease_quotas(settings),
-        lambda: _check_owner_rules(settings),
-    ):
+    with mistakes.collected():
+        check_scheduler(settings.scheduler)
+    with mistakes.collected():
+        check_parking(settings.parking, settings.scheduler)
+    for check in (check_slurm, check_rules, check_idle, check_lease_quotas, _check_owner_rules):
         with mistakes.collected():
-            check()
+            check(settings)
     mistakes.raise_any()
     return loaded
 

@@ -68,7 +68,9 @@ def _usage_message(name: str, error: Exception) -> str:
     """The message of the command-line parser, or that of an unexpected exception."""
     message = getattr(error, "format_message", None)
     if message is not None:
-        return f"{message()} (see: {name} --help)"
+        # The command whose option or argument it is; empty where the parser did not get to it.
+        context = getattr(error, "ctx", None)
+        return f"{message()} (see: {name if context is None else context.command_path} --help)"
     return f"internal error: {type(error).__name__}: {error}; please report it"
 
 

@@ -36,6 +36,8 @@ _EXACT = (
     "reasons",
 )
 _SHORTEST = {"model": 9, "owner": 10, "state": 14, "health": 16}
+# Names that fit the column at 80 columns.
+_SHORT_NAMES = 16
 _LEFT_OUT = ("processes", "health", "power", "temp")
 _HEAT = ("hot", "hw_thermal_slowdown", "sw_thermal_slowdown")
 _STATE_WORDS = {"held_idle": "held idle"}
@@ -165,11 +167,13 @@ def free_instances(slots: Sequence[Document]) -> str:
 
 
 def slot_owners(slot: Document, full: bool) -> str:
-    """A terminal gets the first owner, who uses the slot if one does, and the number of the others."""
+    """A terminal gets short names all together; else the first owner, who uses the slot if one does, and the number of
+    the others."""
     holders = sorted(slot["holders"], key=lambda holder: holder["active"] is not True)
     names = list(dict.fromkeys(holder["account"] for holder in holders))
-    if full:
-        return ", ".join([*names, *([f"{slot['hidden_holders']} hidden"] if slot["hidden_holders"] else [])])
+    everyone = ", ".join([*names, *([f"{slot['hidden_holders']} hidden"] if slot["hidden_holders"] else [])])
+    if full or len(everyone) <= _SHORT_NAMES:
+        return everyone
     others = len(names) - 1 + slot["hidden_holders"] if names else slot["hidden_holders"]
     return " ".join([*names[:1], *([f"+{others}" if names else f"{others} hidden"] if others else [])])
 

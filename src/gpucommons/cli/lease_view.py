@@ -98,14 +98,16 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
     held = TextTable(
         ("id", "user", "name", "slots", "mode", "for", "ends", "note"),
         leases,
-        shortest={"user": 8, "name": 8, "slots": 8, "note": 12},
+        shortest={"user": 8, "name": 8, "slots": 8},
         left_out=("mode",),
+        sentence="note",
     )
     queued = TextTable(
         ("place", "id", "user", "name", "gpus", "waits", "expected", "why"),
         waiting,
-        shortest={"user": 8, "name": 8, "why": 16},
+        shortest={"user": 8, "name": 8},
         left_out=("name", "gpus"),
+        sentence="why",
     )
     return [
         *map(plain_line, wrapped(off, width)),

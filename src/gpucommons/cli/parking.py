@@ -61,9 +61,10 @@ def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[
         yield from TextTable(
             ("program", "state", "for", "host ram", "why", "note"),
             rows,
-            shortest={"program": 12, "why": 8, "note": 12},
+            shortest={"program": 12, "why": 8},
             left_out=("why",),
             states=("state",),
+            sentence="note",
         ).fitted(width)
     else:
         yield plain_line("no program is parked")

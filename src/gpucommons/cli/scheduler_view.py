@@ -23,12 +23,19 @@ def status_lines(turns: Document) -> Iterator[str]:
     state = f"scheduler {'on' if turns['on'] else 'OFF'}, mode {turns['mode']}{fixed}{shared}"
     count = len(turns["clients"])
     yield f"{state}, {count} client{'' if count == 1 else 's'}"
-    for uuid, gpu in turns["gpus"].items():
+    for uuid, gpu in sorted(turns["gpus"].items(), key=_place):
         yield from _gpu_lines(uuid, gpu, turns["clients"])
     yield from parked_lines(turns)
     if turns["left_alone"]:
         yield "left alone"
         yield from (f"  {program['name']}: {program['sentence']}" for program in turns["left_alone"])
+
+
+def _place(item: tuple[str, Document]) -> tuple[bool, list[tuple[bool, str]]]:
+    """GPUs by number, each with its MIG devices below it: 6, 6.0, 6.1, 7. What has no number comes last."""
+    slot = item[1]["slot"]
+    parts = str(slot).split(".")
+    return slot is None, [(not part.isdigit(), part.zfill(6)) for part in parts]
 
 
 def parked_programs(turns: Document) -> Mapping[str, Document]:
@@ -96,7 +103,9 @@ def _gpu_lines(uuid: str, gpu: Document, clients: Document) -> Iterator[str]:
     assumed = "" if gpu["total_memory_measured"] else " (assumed)"
     gain = f"; {gpu['gain_sentence']}" if gpu["gain_sentence"] else ""
     yield f"{_gpu_name(uuid, gpu)}: {gpu['way_sentence']}{end}{gain}"
-    yield f"  memory: {gpu['memory_sentence']}{assumed}"
+    if gpu["running"] or gpu["waiting"] or gpu["way"] != "linked":
+        # The memory of programs on several GPUs stands below the first of them.
+        yield f"  memory: {gpu['memory_sentence']}{assumed}"
     for id in gpu["running"]:
         if id in clients:
             client = clients[id]

@@ -8,8 +8,8 @@ In CSV, a cell that a spreadsheet would take for a formula begins with an apostr
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpucommons.base.text import Printable, printable, printable_lines
@@ -17,6 +17,7 @@ from gpucommons.cli.output import Line, Span, plain_line
 
 _GAP = "  "
 _ELLIPSIS = "…"
+_BELOW = "    "
 # The beginning of a UUID or a hash is enough to recognise it.
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.ASCII)
 _HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{4,}\b", re.ASCII)
@@ -59,7 +60,8 @@ class TextTable:
     """`numbers` are the right-aligned columns. `total` is a last row; aligned text puts a rule above it.
 
     For a narrow terminal: `shortest` has the columns that may be shortened, with their least width; `left_out` has the
-    columns that are left out, the first one first. `states` are the columns with a colour.
+    columns that are left out, the first one first. `states` are the columns with a colour. `sentence` is the last
+    column, if it has sentences: where the table does not fit, each stands in full below its row.
     """
 
     header: Sequence[str]
@@ -69,6 +71,7 @@ class TextTable:
     shortest: Mapping[str, int] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     states: Sequence[str] = ()
+    sentence: str = ""
 
     def as_table(self) -> Printable:
         return printable_lines(self.lines())
@@ -83,12 +86,26 @@ class TextTable:
         total: list[list[str]] = [] if self.total is None else [[printable(cell) for cell in self.total]]
         everything = [[title.upper() for title in self.header], *rows, *total]
         natural = [max(len(row[column]) for row in everything) for column in range(len(self.header))]
+        if width is not None and self.sentence and sum(natural) + len(_GAP) * (len(natural) - 1) > width:
+            return list(self._with_sentences_below(width))
         shown = [*range(len(self.header))] if width is None else self._chosen(natural, width)
         widths = natural if width is None else self._shortened(natural, shown, width)
+        # What was folded may leave more room than it had to.
+        widths = [max(len(shortened(row[column], size)) for row in everything) for column, size in enumerate(widths)]
         lines = [self._line(row, shown, widths, is_title=number == 0) for number, row in enumerate(everything)]
         if total:
             lines.insert(-1, plain_line(_GAP.join("-" * widths[column] for column in shown)))
         return lines if width is None else [cut(line, width) for line in lines]
+
+    def _with_sentences_below(self, width: int) -> Iterator[Line]:
+        assert self.header[-1] == self.sentence
+        table = replace(self, header=self.header[:-1], rows=[row[:-1] for row in self.rows], sentence="")
+        title, *lines = table.fitted(width)
+        yield title
+        for line, row in zip(lines, self.rows, strict=True):
+            yield line
+            if row[-1]:
+                yield from map(plain_line, wrapped([f"{_BELOW}{printable(row[-1])}"], width))
 
     def _chosen(self, natural: Sequence[int], width: int) -> list[int]:
         """The columns that remain: those left out are the empty ones and, until the rest fits, the next of the list."""

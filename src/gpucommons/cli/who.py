@@ -42,8 +42,9 @@ _AMOUNTS = ("memory", "sm", "power")
 Document = Mapping[str, Any]
 
 
-def who_lines(who: Document, gpus: Document, width: int | None) -> Iterator[Line]:
-    """`who` and `gpus` are those parts of the API's documents. `width` is the terminal's; None: in full."""
+def who_lines(who: Document, gpus: Document, width: int | None, turns: Document | None = None) -> Iterator[Line]:
+    """`who`, `gpus` and `turns`, for parked programs, are those parts of the API's documents. `width` is the
+    terminal's; None: in full."""
     processes = list(who["processes"].values())
     for number, (uuid, reported) in enumerate(who["reported"].items()):
         if number:
@@ -61,6 +62,8 @@ def who_lines(who: Document, gpus: Document, width: int | None) -> Iterator[Line
     if notes and who["reported"]:
         yield []
     yield from map(plain_line, wrapped(notes, width))
+    if turns is not None:
+        yield from map(plain_line, wrapped(parked_lines(turns), width))
 
 
 def exact_who(who: Document) -> TextTable:
@@ -228,11 +231,11 @@ def who(
     """Show what each process uses of each GPU now: memory, SM time and power, its owner, and what has no owner."""
     document = reader.get("who", {"gpu": gpu, "user": user, "pid": None if pid is None else str(pid)})
     reading = document["who"]
+    rows_hidden = document["hidden"] and "who" in document["hidden"]["sections"]
+    hidden = f" ({document['hidden']['sentence']})" if rows_hidden else ""
     if pid is not None and (reading is None or not reading["processes"]):
-        hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
         raise NotFound(f"pid {pid} is not on a GPU now{hidden}; `gpucommons who` lists the processes that are")
     if user is not None and (reading is None or not reading["processes"]):
-        hidden = f" ({document['hidden']['sentence']})" if document["hidden"] else ""
         raise NotFound(f"no user {user!r} on a GPU{hidden}; `gpucommons who` lists the users that are")
     if as_json or format is Format.JSON:
         show(indented(document))
@@ -243,8 +246,6 @@ def who(
     elif pid is not None:
         show(explain(reading, document["explanations"]))
     else:
-        show_lines(who_lines(reading, reader.get("gpus")["gpus"], terminal_width()))
-        turns = reader.get("turns")["turns"]
-        if turns is not None and user is None and gpu is None:
-            show(printable_lines(parked_lines(turns)))
+        turns = reader.get("turns")["turns"] if user is None and gpu is None else None
+        show_lines(who_lines(reading, reader.get("gpus")["gpus"], terminal_width(), turns))
         show(hidden_note(document, "who"))

@@ -53,7 +53,7 @@ def why(
     unscheduled = {
         key: row
         for key, row in processes.items()
-        if row["pid"] in paused or (row["limit"] and row["limit"]["kind"] != "turn") or row["pid"] not in explained
+        if row["pid"] in paused or not row["limit"] or row["limit"]["kind"] != "turn" or row["pid"] not in explained
     }
     rooms = list(room_lines(turns, os.getuid(), target))
     gpus = {turns["clients"][id]["gpu_uuid"] for id in clients} | {row["gpu_uuid"] for row in processes.values()}

@@ -162,8 +162,11 @@ def _limit(program: _Program) -> ProgramLimit | None:
         if (limit := judge(program)) is not None:
             return limit
     ratio = program.sm_ratio
-    if ratio is None or ratio < _BUSY_RATIO:
+    if ratio is None:
         return None
+    if ratio < _BUSY_RATIO:
+        sentence = f"GPU {program.slot} is active for {ratio:.0%} of the time; what it waits for is not known"
+        return ProgramLimit(LimitKind.IDLE, sentence)
     return ProgramLimit(LimitKind.GPU, f"GPU {program.slot} is the limit: it uses {ratio:.0%} of it")
 
 
