@@ -2,12 +2,13 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.config.accounts import IdleSettings
 from gpucommons.idle.escalation import EscalationState, IdleHolder, StepsTaken, find_due_steps, reached
 from gpucommons.model.idle import IdleStep
+from unhurried import unhurried
 
 NOTIFY, REMIND, ACT = IdleStep.NOTIFY, IdleStep.REMIND, IdleStep.ACT
 
@@ -113,7 +114,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=300)
+@unhurried(300)
 @given(moves, st.sampled_from([TERMS, _terms(10, 0, 30), _terms(10, 300, 1), _terms(50, 20, 99_999)]))
 def test_whatever_happens(steps: list[tuple[str, str, float]], terms: IdleSettings) -> None:
     """Each step at most once in an idle period, in order, and the action only after a message arrived.

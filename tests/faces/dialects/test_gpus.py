@@ -31,6 +31,7 @@ from gpucommons.model.gpu import (
 )
 from gpucommons.model.snapshot import Readings, Snapshot
 from parsing import Series, parsed
+from unhurried import costly
 
 GIB, MIB = 2**30, 2**20
 NOW = 1_700_000_000.0
@@ -434,6 +435,7 @@ any_gpm = st.none() | st.builds(GpmReading, *[st.none() | st.floats(0, 1) for _ 
 
 
 @given(any_readings, any_gpm, st.sampled_from([None, (), PROCESSES]), st.booleans())
+@costly(10)
 def test_a_reading_that_is_missing_is_absent_and_one_that_is_there_is_served(
     readings: GpuReadings, gpm: GpmReading | None, processes: tuple[GpuProcess, ...] | None, up: bool
 ) -> None:

@@ -15,6 +15,7 @@ from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 from gpucommons.rules.problems import problem_words
 from gpucommons.rules.summary import fleet_summary
+from unhurried import costly
 
 NOW = 1_800_000_000.0
 PAGE = "http://{instance}/"
@@ -299,6 +300,7 @@ def test_any_answer_gives_a_view_in_which_each_slot_is_once_and_belongs_to_a_nod
 
 
 @given(st.builds(FleetAnswers, st.just(NOW), rows.map(by_metric), rows, rows), st.randoms(use_true_random=False))
+@costly(10)
 def test_the_order_of_the_rows_does_not_matter_for_the_states(answers: FleetAnswers, chance: Any) -> None:
     def shuffled(found: Any) -> list[Sample]:
         mixed = list(found)

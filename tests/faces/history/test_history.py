@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from demo_node import DemoNode
@@ -12,6 +12,7 @@ from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, MAX_GPU
 from gpucommons.model.host import CpuReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from played import snapshot_of
+from unhurried import unhurried
 
 CPU = "cpu_utilization_ratio"
 
@@ -28,7 +29,7 @@ def same(found: Sequence[float], expected: Sequence[float]) -> bool:
     )
 
 
-@settings(max_examples=60)
+@unhurried(60)
 @given(
     st.lists(
         st.tuples(st.floats(0.05, 40.0), st.none() | st.floats(0, 1)),
@@ -57,7 +58,7 @@ def test_a_value_is_the_mean_of_the_readings_of_its_step(steps: list[tuple[float
     assert window.start_wall_s == pytest.approx(last - range_s + 1)
 
 
-@settings(max_examples=40)
+@unhurried(40)
 @given(st.integers(1, 9000), st.integers(10, 800))
 def test_an_hour_never_contains_older_values(seconds: int, points: int) -> None:
     history = History()

@@ -6,6 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from gpucommons.model.workloads import Container, ContainerState
 from gpucommons.sources.containers.source import Mirror
+from unhurried import unhurried
 
 MOST = 2
 IDS = st.sampled_from([f"{number:064x}" for number in range(5)])
@@ -95,7 +96,7 @@ class MirrorMachine(RuleBasedStateMachine):
 
 
 TestMirror = MirrorMachine.TestCase
-TestMirror.settings = settings(max_examples=100, stateful_step_count=30)
+TestMirror.settings = settings(unhurried(100), stateful_step_count=30)
 
 
 def test_an_event_after_the_list_request_takes_precedence() -> None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fakes.api_server import pod
 from gpucommons.sources.kubernetes.pods import Expired, PodTable, pod_of
 from gpucommons.sources.source import SourceError
+from unhurried import unhurried
 
 NAMES = st.sampled_from(["a", "b", "c"])
 
@@ -71,7 +72,7 @@ class WatchMachine(RuleBasedStateMachine):
 
 
 TestWatch = WatchMachine.TestCase
-TestWatch.settings = settings(max_examples=80, stateful_step_count=30)
+TestWatch.settings = settings(unhurried(80), stateful_step_count=30)
 
 
 def test_errors_in_the_stream() -> None:
