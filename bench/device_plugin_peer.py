@@ -31,25 +31,21 @@ Seen = dict[str, str]
 _LIBRARY = "/usr/lib/nvshare/libnvshare.so <- /var/run/nvshare/libnvshare.so read-only"
 _SOCKET = "/var/run/nvshare/scheduler.sock <- /var/run/nvshare/scheduler.sock read-only"
 # What nvshare's plugin answered. UUID stands for that of the GPU.
-RECORDED: Mapping[str, Seen] = {
-    "variable": {
-        "offered": "UUID__1 to UUID__10, Healthy",
-        "preferred allocation": "no",
-        "one share: variables": "LD_PRELOAD=/usr/lib/nvshare/libnvshare.so, NVIDIA_VISIBLE_DEVICES=UUID",
-        "one share: mounts": f"{_LIBRARY}, {_SOCKET}",
-        "one share: devices": "none",
-        "two shares": "as one share",
-        "an unknown share": "UNKNOWN: invalid allocation request for 'nvshare.com/gpu' - unknown device: UUID__11",
-        "after a restart of the kubelet": "registered again",
-    },
+_BY_VARIABLE: Seen = {
+    "offered": "UUID__1 to UUID__10, Healthy",
+    "preferred allocation": "no",
+    "one share: variables": "LD_PRELOAD=/usr/lib/nvshare/libnvshare.so, NVIDIA_VISIBLE_DEVICES=UUID",
+    "one share: mounts": f"{_LIBRARY}, {_SOCKET}",
+    "one share: devices": "none",
+    "two shares": "as one share",
+    "an unknown share": "UNKNOWN: invalid allocation request for 'nvshare.com/gpu' - unknown device: UUID__11",
+    "after a restart of the kubelet": "registered again",
 }
-RECORDED = RECORDED | {
-    "mounts": RECORDED["variable"]
-    | {
-        "one share: variables": f"LD_PRELOAD=/usr/lib/nvshare/libnvshare.so, NVIDIA_VISIBLE_DEVICES={MOUNTED}",
-        "one share: mounts": f"{_LIBRARY}, {MOUNTED}/UUID <- /dev/null, {_SOCKET}",
-    }
+_BY_MOUNTS: Seen = _BY_VARIABLE | {
+    "one share: variables": f"LD_PRELOAD=/usr/lib/nvshare/libnvshare.so, NVIDIA_VISIBLE_DEVICES={MOUNTED}",
+    "one share: mounts": f"{_LIBRARY}, {MOUNTED}/UUID <- /dev/null, {_SOCKET}",
 }
+RECORDED: Mapping[str, Seen] = {"variable": _BY_VARIABLE, "mounts": _BY_MOUNTS}
 REASONS = {
     "preferred allocation": "shares of one container on several GPUs, or packed on one (placement)",
     "one share: variables": "turns need no library in the program",

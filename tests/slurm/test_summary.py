@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from gpucommons.cli.job_view import node_lines
+from gpucommons.faces.fleet.job_comments import admin_comment, system_comment
 from gpucommons.faces.fleet.jobs import job_nodes, job_queries
 from gpucommons.faces.fleet.queries import Sample
-from gpucommons.slurm.summary import JobRun, admin_comment, parse_run, system_comment
+from gpucommons.model.fleet import JobRun
+from gpucommons.slurm.jobs import parse_run
 
 _GIB = 1 << 30
 

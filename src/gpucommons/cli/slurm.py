@@ -95,15 +95,17 @@ def admin_comment(
     AdminComment has the format of Princeton's jobstats, SystemComment is text. Both are written into Slurm's
     accounting database (sacctmgr), where sacct reads them. The exit status is always 0.
     """
-    from gpucommons.slurm import summary
+    from gpucommons.faces.fleet.job_comments import admin_comment as jobstats_comment
+    from gpucommons.faces.fleet.job_comments import system_comment
+    from gpucommons.slurm.jobs import parse_run
 
     id = job or os.environ.get("SLURM_JOB_ID", "")
     try:
-        run = summary.parse_run(ask_slurm(["scontrol", "show", "job", "-d", "-o", id]))
+        run = parse_run(ask_slurm(["scontrol", "show", "job", "-d", "-o", id]))
         nodes = nodes_of_job(id, prometheus, config)
         comments = {
-            "AdminComment": summary.admin_comment(nodes, run),
-            "SystemComment": summary.system_comment(nodes, run),
+            "AdminComment": jobstats_comment(nodes, run),
+            "SystemComment": system_comment(nodes, run),
         }
         if show_only:
             show(printable_lines(comments.values()))

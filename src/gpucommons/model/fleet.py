@@ -77,6 +77,13 @@ class FleetView:
     slots: tuple[FleetSlot, ...]
 
 
+class JobRun(NamedTuple):
+    """What the batch system says of a job: its run time, and its GPUs; None: not known."""
+
+    seconds: int
+    gpus: int | None
+
+
 @dataclass(slots=True)
 class NodeUse:
     """What a job used on one node. None is not known.

@@ -34,6 +34,8 @@ _LOOK_S = 0.2
 _MAX_WAIT_S = 90.0
 # Slurm stops a job 2 s after it has begun to suspend it. A job that the agent does not list by then is not suspended.
 _NOTICED_S = 8.0
+_MAX_FILE_CHARACTERS = 4096
+_MAX_INDEX = 65_536
 _PARKED = "parked"
 _KEPT = "kept"
 
@@ -140,14 +142,18 @@ def gpu_indices(text: str, gpu_count: int) -> list[int]:
 
     Where each GPU is listed twice, as type day and as type night, the second one of GPU 0 has the index `gpu_count`.
     """
+    return sorted({index % gpu_count if gpu_count else index for index in indices(text)})
+
+
+def indices(text: str) -> list[int]:
+    """Those in 0,2-3 and so on; a part that is none of these, such as a UUID, is left out."""
     found: list[int] = []
-    for part in filter(None, text.split(",")):
+    for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = _parse_decimal(first), _parse_decimal(last or first)
-        if low is None or high is None:
-            return []
-        found += range(low, high + 1)
-    return sorted({index % gpu_count if gpu_count else index for index in found})
+        if low is not None and high is not None and high < _MAX_INDEX:
+            found += range(low, high + 1)
+    return found
 
 
 def _jobs_on(gpus: frozenset[int], directory: str, but: int) -> set[int]:
@@ -156,16 +162,17 @@ def _jobs_on(gpus: frozenset[int], directory: str, but: int) -> set[int]:
         jobs = [job for job in map(_parse_decimal, os.listdir(directory)) if job is not None]
     except OSError:
         return set()
-    return {job for job in jobs if job != but and gpus.intersection(gpus_in_file(f"{directory}/{job}"))}
+    found = {job: indices(fields_of_file(f"{directory}/{job}").get("gpus", "")) for job in jobs if job != but}
+    return {job for job, its_gpus in found.items() if gpus.intersection(its_gpus)}
 
 
-def gpus_in_file(path: str) -> list[int]:
+def fields_of_file(path: str) -> dict[str, str]:
+    """What the prolog wrote of a job: uid, gpus and node. Empty if there is no such file."""
     try:
-        with open(path, encoding="utf-8") as file:
-            fields = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return dict(line.partition(" ")[::2] for line in file.read(_MAX_FILE_CHARACTERS).splitlines())
     except OSError:
-        return []
-    return gpu_indices(fields.get("gpus", ""), 0)
+        return {}
 
 
 def _suspended(path: str) -> dict[int, tuple[str, str]]:

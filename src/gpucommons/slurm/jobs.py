@@ -8,7 +8,7 @@ hour, so that a job whose epilog never ran does not hold its GPUs for ever.
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpucommons.base.files import replace_state_file
-from gpucommons.base.text import parse_decimal
+from gpucommons.base.text import parse_decimal, parse_memory
+from gpucommons.model.fleet import JobRun
 from gpucommons.model.workloads import JobHostReading, JobHostUse, JobMappingReading, JobPlace, MappedJob
-from gpucommons.slurm.hooks import SUSPENDED_FILE
+from gpucommons.slurm.hooks import SUSPENDED_FILE, fields_of_file, indices
 from gpucommons.sources.containers.usage import cgroup_usage
 from gpucommons.sources.source import SourceAbsent, SourceError
 
@@ -26,9 +27,6 @@ _ANSWER_S: Final = 5.0
 _ASK_AGAIN_S: Final = 1800.0
 _RETRY_S: Final = 30.0
 _MAX_JOBS: Final = 1024
-_MAX_FILE_BYTES: Final = 4096
-_MAX_GPUS: Final = 1024
-_MIB: Final = 1 << 20
 
 
 class SlurmError(Exception):
@@ -62,7 +60,8 @@ def ask_slurm(command: Sequence[str]) -> str:
 
 _FIELD: Final = re.compile(r"(?:^|\s)([A-Za-z/:_]+)=(\S*)")
 _GRES: Final = re.compile(r"(gpu|shard)(?::[^:,()]+)??:(\d+)(?:\(([^)]*)\))?")
-_UNITS: Final = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_RUN_TIME: Final = re.compile(r"\sRunTime=(?:(\d+)-)?(\d+):(\d+):(\d+)")
+_GPUS: Final = re.compile(r"gres/gpu=(\d+)|JOB_GRES=gpu[^ ]*?:(\d+)")
 _ENDED: Final = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 )
@@ -95,13 +94,16 @@ def parse_job(text: str, node: str) -> JobDetails:
         if name == "Nodes" and (not node or node in host_names(value)):
             here = dict(rows[position : position + 4])
             break
-    cpu_ids, memory = here.get("CPU_IDs"), here.get("Mem")
-    return JobDetails(
-        state,
-        None if not cpu_ids else len(list(_indices(cpu_ids))),
-        None if not memory or memory == "0" else _megabytes(memory) * _MIB,
-        _shards(here.get("GRES", "")),
-    )
+    cpus = len(indices(here.get("CPU_IDs", "")))
+    return JobDetails(state, cpus or None, _memory_bytes(here.get("Mem", "")), _shards(here.get("GRES", "")))
+
+
+def parse_run(text: str) -> JobRun:
+    """From `scontrol show job -o`."""
+    time, gpus = _RUN_TIME.search(text), _GPUS.search(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in (time.groups() if time else (0, 0, 0, 0)))
+    run_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return JobRun(run_s, int(gpus[1] or gpus[2]) if gpus is not None else None)
 
 
 def shards_per_gpu(text: str) -> int | None:
@@ -118,7 +120,7 @@ def _shards(gres: str) -> Mapping[int, int]:
         if kind != "shard":
             continue
         if place.startswith("IDX:"):
-            gpus = list(_indices(place.removeprefix("IDX:")))
+            gpus = indices(place.removeprefix("IDX:"))
             return {gpu: int(count) // len(gpus) for gpu in gpus} if gpus else {}
         # From Slurm 23.02 on: the shards in use of those on each GPU, (2/4,0/4).
         used = [parse_decimal(each.partition("/")[0]) for each in place.split(",")]
@@ -126,21 +128,12 @@ def _shards(gres: str) -> Mapping[int, int]:
     return {}
 
 
-def _indices(text: str) -> Iterator[int]:
-    """0,2-3 and so on; a part that is none of these is left out."""
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        low, high = parse_decimal(first), parse_decimal(last or first)
-        if low is not None and high is not None and high - low < _MAX_GPUS:
-            yield from range(low, high + 1)
-
-
-def _megabytes(text: str) -> int:
-    number, unit = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
+def _memory_bytes(text: str) -> int | None:
+    """8000 is in MiB, and 2G in GiB."""
     try:
-        return int(float(number) * _UNITS.get(unit.upper(), 1))
+        return parse_memory(f"{text}i" if text[-1:].isalpha() else f"{text}Mi")
     except ValueError:
-        return 0
+        return None
 
 
 _BRACKETS: Final = re.compile(r"([^,\[\]]*)\[([^\]]*)\]([^,\[\]]*)|([^,\[\]]+)")
@@ -175,15 +168,10 @@ def read_job_files(directory: Path) -> list[JobFile]:
     numbers = sorted(number for path in directory.iterdir() if (number := parse_decimal(path.name)) is not None)
     found = []
     for number in numbers[:_MAX_JOBS]:
-        try:
-            with open(directory / str(number), "rb") as file:
-                text = file.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
-        except OSError:
-            # The job ended after the directory was listed.
-            continue
-        fields = dict(line.partition(" ")[::2] for line in text.splitlines())
-        gpus = tuple(_indices(fields.get("gpus", "")))
-        found.append(JobFile(str(number), parse_decimal(fields.get("uid", "")), gpus, fields.get("node", "")))
+        # Empty: the job ended after the directory was listed.
+        if fields := fields_of_file(f"{directory}/{number}"):
+            gpus = tuple(indices(fields.get("gpus", "")))
+            found.append(JobFile(str(number), parse_decimal(fields.get("uid", "")), gpus, fields.get("node", "")))
     return found
 
 

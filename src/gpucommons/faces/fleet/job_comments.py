@@ -1,4 +1,4 @@
-"""What a job used on each of its nodes (faces/fleet/jobs.py), as Slurm's comments. Pure.
+"""What a job used on each of its nodes (jobs.py), as comments in Slurm's accounts. Pure.
 
 AdminComment has the format that Princeton's jobstats reads: `JS1:` and, in base64, the gzipped JSON
 
@@ -16,32 +16,13 @@ SystemComment has the same as text, short enough for a column of sacct.
 import base64
 import gzip
 import json
-import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from gpucommons.model.fleet import NodeUse
+from gpucommons.model.fleet import JobRun, NodeUse
 
 SHORT_S: Final = 30.0
 _MAX_TEXT: Final = 160
-_RUN_TIME: Final = re.compile(r"\sRunTime=(?:(\d+)-)?(\d+):(\d+):(\d+)")
-_GPUS: Final = re.compile(r"gres/gpu=(\d+)|JOB_GRES=gpu[^ ]*?:(\d+)")
-
-
-class JobRun(NamedTuple):
-    """What Slurm says of the job: its run time, and its GPUs; None: not known."""
-
-    seconds: int
-    gpus: int | None
-
-
-def parse_run(text: str) -> JobRun:
-    """From `scontrol show job -o`."""
-    time, gpus = _RUN_TIME.search(text), _GPUS.search(text)
-    days, hours, minutes, seconds = (int(part or 0) for part in (time.groups() if time else (0, 0, 0, 0)))
-    return JobRun(
-        ((days * 24 + hours) * 60 + minutes) * 60 + seconds, int(gpus[1] or gpus[2]) if gpus is not None else None
-    )
 
 
 def jobstats(nodes: Mapping[str, NodeUse], run: JobRun) -> dict[str, Any]:
