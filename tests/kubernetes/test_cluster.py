@@ -6,6 +6,8 @@ GPUs are those of the fake driver; everything else is real, with the manifests' 
 
 import json
 import os
+import re
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -66,7 +68,7 @@ def taints() -> list[str]:
 
 
 def run_pod(name: str, resource: str, count: int, **metadata: Any) -> None:
-    """A pod that the scheduler places; its log is its environment."""
+    """A pod that the scheduler places; its log is its environment, and as `devices` the names in /dev."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -79,7 +81,7 @@ def run_pod(name: str, resource: str, count: int, **metadata: Any) -> None:
                 {
                     "name": "main",
                     "image": "localhost/busybox:1",
-                    "command": ["/bin/sh", "-c", "env; exec sleep 100000"],
+                    "command": ["/bin/sh", "-c", "env; echo devices=$(ls /dev); exec sleep 100000"],
                     "resources": {"limits": {resource: count}},
                 }
             ],
@@ -95,7 +97,7 @@ def phase(name: str) -> str:
 
 def environment_of(name: str) -> dict[str, str]:
     until(lambda: phase(name) == "Running", f"{name} runs", within_s=90)
-    log = until(lambda: log_of(name), f"{name} has printed its environment")
+    log = until(lambda: printed if "devices=" in "".join(printed := log_of(name)) else None, f"{name} has printed it")
     return dict(line.partition("=")[::2] for line in log)
 
 
@@ -132,8 +134,8 @@ class Cluster:
 
 
 @contextmanager
-def agent_on(driver: FakeNvml, directory: Path) -> Iterator[Cluster]:
-    """The agent with the rights of the manifests' service account."""
+def agent_on(driver: FakeNvml, directory: Path, cdi: Path | None = None) -> Iterator[Cluster]:
+    """The agent with the rights of the manifests' service account. `cdi`: where CDI files are."""
     token = directory / "token"
     token.write_text(kubectl("-n", "monitoring", "create", "token", "gpucommons"))
     config = directory / "agent.toml"
@@ -149,7 +151,7 @@ report_faults = "taint"
 
 [path]
 kubelet_socket = "{TESTBED}/run/kubelet/pod-resources/kubelet.sock"
-cdi = "{directory}"
+cdi = "{cdi or directory}"
 """
     )
     environment = {**driver.environment(), "NVSHARE_VIRTUAL_DEVICES": str(NVSHARE_PER_GPU)}
@@ -206,6 +208,39 @@ def test_pods_get_shares_of_gpus(cluster: Cluster) -> None:
         },
         "the pods are named",
     )
+
+
+def test_gpus_are_given_by_cdi_where_the_runtime_has_it(driver: FakeNvml, tmp_path: Path) -> None:
+    """The device and the variable of the CDI file are in the container, and only those of its own GPU."""
+    described = Path(TESTBED, "run/cdi")
+    with agent_on(driver, tmp_path, described) as cluster:
+        until_offered(SHARE, 2 * PER_GPU)
+        uuids = sorted(set(re.findall(r'UUID="(GPU-[^"]+)"', "".join(cluster.metric("DCGM_FI_DEV_GPU_UTIL{")))))
+        devices = []
+        for index, uuid in enumerate(uuids):
+            node = tmp_path / f"gpu{index}"
+            # As /dev/null: a device file that every kernel has.
+            os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            edits = {
+                "deviceNodes": [{"path": f"/dev/fake-gpu{index}", "hostPath": str(node)}],
+                "env": [f"CDI{index}=yes"],
+            }
+            devices.append({"name": uuid, "containerEdits": edits})
+        document = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
+        file = described / "nvidia.json"
+        file.write_text(json.dumps(document))
+        try:
+            run_pod("by-cdi", SHARE, 1)
+            run_pod("by-cdi-two", SHARE, 2)
+            one, both = environment_of("by-cdi"), environment_of("by-cdi-two")
+        finally:
+            file.unlink()
+    assert "NVIDIA_VISIBLE_DEVICES" not in one | both
+    given = [index for index in (0, 1) if one.get(f"CDI{index}") == "yes"]
+    assert len(given) == 1
+    assert [name for name in one["devices"].split() if name.startswith("fake-gpu")] == [f"fake-gpu{given[0]}"]
+    assert {name for name in both["devices"].split() if name.startswith("fake-gpu")} == {"fake-gpu0", "fake-gpu1"}
+    assert both["CDI0"] == both["CDI1"] == "yes"
 
 
 def test_what_a_pod_uses_is_attributed_to_it(cluster: Cluster) -> None:
