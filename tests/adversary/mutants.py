@@ -370,10 +370,12 @@ def _outcome(
     if not child:
         os.setsid()
         _run_tests(tests, sources, chosen, folder)
-    status = _wait(child, cpu_s)
-    with contextlib.suppress(ProcessLookupError):
-        # What its tests have started.
-        os.killpg(child, signal.SIGKILL)
+    try:
+        status = _wait(child, cpu_s)
+    finally:
+        # Also what its tests have started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     current = folder / "test"
     return Result(status, current.read_text("utf-8") if status != _ALL_PASSED and current.exists() else None)
 
@@ -457,13 +459,15 @@ def hunt(seconds: float, seed: int, words: Sequence[str] = ()) -> dict[str, Coun
         seen[tests] = look([subject for subject in subjects if subject.tests == tests])
     counts = {subject.module: Counts() for subject in subjects}
     until_s = time.monotonic() + seconds
-    for subject, mutant in chances:
-        if time.monotonic() >= until_s:
-            break
-        if _survives(subject, sources[subject], mutant, seen[subject.tests]):
-            counts[subject.module] = _more(counts[subject.module], survived=1)
-        else:
-            counts[subject.module] = _more(counts[subject.module], killed=1)
+    # Ctrl-C ends it early, and shows what was found.
+    with contextlib.suppress(KeyboardInterrupt):
+        for subject, mutant in chances:
+            if time.monotonic() >= until_s:
+                break
+            if _survives(subject, sources[subject], mutant, seen[subject.tests]):
+                counts[subject.module] = _more(counts[subject.module], survived=1)
+            else:
+                counts[subject.module] = _more(counts[subject.module], killed=1)
     for module, count in counts.items():
         _show(f"{module}: {count.killed} killed, {count.survived} survived")
     total = _more(

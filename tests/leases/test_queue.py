@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
+from gpucommons.leases.policy.plan import LeaseDurations
 from gpucommons.leases.policy.queue import HOLD_LEASE_S, HOLD_PLACE_S, LeaseQueue
 from gpucommons.leases.policy.values import (
     KeptRoom,
@@ -249,6 +250,10 @@ def test_free_memory_counts_not_only_the_total() -> None:
         ({"gpus": 3}, "3 GPUs requested, this node has 2 GPUs"),
         (
             {"memory_bytes": 200 * GIB},
+            "with 200 GiB of memory requested, 0 of this node have that much, the largest has 140 GiB",
+        ),
+        (
+            {"memory_bytes": 200 * GIB, "slot": "0"},
             "with 200 GiB of memory requested, 0 of this node have that much, the largest has 140 GiB",
         ),
     ],
@@ -529,6 +534,13 @@ def test_a_reservation_of_another_member_counts_against_the_quota_of_the_group()
     waits = asked(queue, ALICE, 20.0)
     assert granted(queue, 20.0) == {}
     assert queue.waits[waits].detail == "group students has 2 of 2 GPUs"
+
+
+def test_a_lease_that_has_lasted_as_long_as_the_longest_before_it_is_not_expected_to_end_now() -> None:
+    durations = LeaseDurations([("alice", 5000.0)])
+    lease = Lease(LeaseRequest(*ALICE, 0.0), ("GPU-0",), 1.0, 0.0)
+    assert durations.left_s(lease, 4000.0) == 1000.0
+    assert durations.left_s(lease, 5000.0) == 5000.0, "as long again"
 
 
 def test_hours_that_are_not_known_are_shown_as_unknown_and_refuse_no_request() -> None:

@@ -265,6 +265,32 @@ def test_without_a_meter_no_client_is_looked_at_and_owners_with_more_programs_ta
     assert ways == {Way.TOGETHER, Way.TURNS}
 
 
+@pytest.mark.parametrize(
+    ("seen", "had_s"), [(0.9, 0.9), (0.0, 0.25)], ids=["seen at work", "not known to the driver yet"]
+)
+def test_what_a_new_program_had_before_it_was_seen_is_taken_from_its_owner(seen: float, had_s: float) -> None:
+    coruns: Coruns[str] = Coruns()
+    coruns.metered = False
+    requesting = {"a1": "ann", "a2": "ann", "a3": "ann", "b": "bob"}
+    turns_s = {"ann": 0.0, "bob": 0.0}
+    for tick in range(60):
+        now_s = tick * 0.25
+        if tick == 43:
+            requesting = {**requesting, "b2": "bob"}
+            turns_s = dict.fromkeys(turns_s, 0.0)
+        if tick % 4 == 0:
+            ratios = dict.fromkeys(requesting, 0.25)
+            if tick == 44:
+                ratios["b2"] = seen
+            coruns.used(ratios, requesting, 1.0, now_s)
+        phase = coruns.phase(requesting, now_s)
+        coruns.ended(phase, 0.25)
+        if tick > 20:
+            assert phase.way is Way.TURNS
+            turns_s[requesting[phase.unit[0]]] += 0.25
+    assert turns_s["ann"] - turns_s["bob"] == pytest.approx(2 * had_s, abs=0.3)
+
+
 def test_use_needs_enough_readings() -> None:
     use = Use()
     use.learn(0.5, 1.0)
