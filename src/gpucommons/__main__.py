@@ -12,7 +12,10 @@ def main() -> None:
 
         run_hook(sys.argv[2:])
         return
-    from gpucommons.cli.main import main as run_command
+    from gpucommons.base.loading import loading
+
+    with loading():
+        from gpucommons.cli.main import main as run_command
 
     run_command()
 

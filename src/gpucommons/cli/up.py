@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucommons.base.capabilities import CAP_PERFMON, drop_capability
+from gpucommons.base.loading import loading
 from gpucommons.base.text import printable
 from gpucommons.cli import logs
 from gpucommons.cli.command_line import CommandError
@@ -75,11 +76,12 @@ def up(
             "log.format": ("--log-format", log_format),
         },
     )
-    import uvloop
+    with loading():
+        import uvloop
 
-    from gpucommons.agent.agent import Agent
-    from gpucommons.agent.memory import return_freed_memory
-    from gpucommons.agent.setting_rules import scenario_named
+        from gpucommons.agent.agent import Agent
+        from gpucommons.agent.memory import return_freed_memory
+        from gpucommons.agent.setting_rules import scenario_named
 
     settings = loaded.settings
     scenario = scenario_named(simulate)
