@@ -59,8 +59,8 @@ def lines_of(columns: int, agent: RunningAgent, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize("columns", [*WIDTHS[:1], *in_long_tier(*WIDTHS[1:])])
 def test_tables_fit_the_terminal(agent: RunningAgent, columns: int) -> None:
-    for name in ("gpus", "allocations", "who", "free", "events", "report"):
-        lines = lines_of(columns, agent, name)
+    for name in ("gpus", "allocations", "who", "free", "events", "report", "report --job 48213"):
+        lines = lines_of(columns, agent, *name.split())
         assert lines
         assert max(map(len, lines)) <= columns, name
         if columns == WIDTHS[0] and name in ("gpus", "allocations"):

@@ -172,7 +172,8 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     if as_json:
         show(indented(document))
     else:
-        show(printable_lines([*job_lines(job), *_limit_lines(limits), *node_lines(nodes)]))
+        lines = [*job_lines(job), *_limit_lines(limits), *node_lines(nodes)]
+        show(printable_lines(wrapped(lines, terminal_width())))
 
 
 def _limits(reader: Reader, id: str) -> Document:
