@@ -103,7 +103,7 @@ def stop_all(pid: int) -> None:
 
 
 def all_run_in_time(programs: list[FakeProgram], load: LoadMeter, cpu_s: float = RECOVERY_CPU_S) -> None:
-    """`load` was entered when the fault came."""
+    """`load` was entered when the fault had come."""
     for program in programs:
         program.runs(GIVEN_UP_S)
     paused_s, bound_s = load.elapsed_s, PROMISED_S + load.delay_s(cpu_s)
@@ -130,8 +130,8 @@ def test_a_child_of_the_agent(cuda: FakeCuda, record: Path, fault: Callable[[int
         pid = pauser.pid
         assert pid is not None
         await asyncio.to_thread(until, lambda: watchdog_of(pid), "the watchdog has started")
+        fault(pid)
         with LoadMeter() as load:
-            fault(pid)
             await asyncio.to_thread(all_run_in_time, programs, load)
         await asyncio.to_thread(until, lambda: pauser.pid not in (None, pid), "another has been started")
         assert pauser.counters.longest_pause_s > 0.0, "the pauses ended with its successor's hello, not with its loss"
@@ -151,14 +151,15 @@ def test_a_service(cuda: FakeCuda, record: Path, tmp_path: Path, fault: Callable
             assert await pauser.wait_available(30)
             await pause(pauser, programs)
             await asyncio.to_thread(until, lambda: watchdog_of(first.pid), "the watchdog has started")
+            fault(first.pid)
             with LoadMeter() as load:
-                fault(first.pid)
-                if fault is not kill_all:
+                if fault in (stop, kill):
                     await asyncio.to_thread(all_run_in_time, programs, load)
                 # A pauser that is only stopped is killed by its watchdog: then systemd, or Kubernetes, starts another.
                 await asyncio.to_thread(first.wait, GIVEN_UP_S)
                 with service(cuda, record, path, "--max-pause-s", str(MAX_PAUSE_S)):
-                    if fault is kill_all:
+                    # On a busy machine the kernel may kill a watchdog for its memory, too, that has just been started.
+                    if fault not in (stop, kill):
                         await asyncio.to_thread(all_run_in_time, programs, load)
                     assert await pauser.wait_available(30)
                     await pauser.stop()
