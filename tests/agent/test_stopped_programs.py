@@ -70,7 +70,11 @@ def test_a_stopped_program_takes_no_turn_and_is_shown(node: SharedNode, three: l
 
 
 @pytest.mark.long
-def test_a_program_that_is_stopped_every_second_costs_little(node: SharedNode, three: list[SharedProgram]) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_that_is_stopped_every_second_costs_little(
+    node: SharedNode, three: list[SharedProgram], way: str
+) -> None:
+    stopped: Stopper = WAYS[way]
     first, *others = three
     node.wait_for(lambda: node.standing(first) in ("running", "waiting"), "it takes turns")
     seen = []
@@ -78,7 +82,7 @@ def test_a_program_that_is_stopped_every_second_costs_little(node: SharedNode, t
         usual = work_of(node, three, WATCH_S)
         before = node.shared.works()
         for _ in range(5):
-            with by_signal(first.pid, node.shared.calm):
+            with stopped(first.pid, node.shared.calm):
                 node.shared.let_pass(1.0)
             node.shared.let_pass(1.0)
         rates = node.shared.rates_since(before)
