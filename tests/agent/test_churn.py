@@ -1,8 +1,8 @@
 """An owner that keeps starting programs, with real processes under a whole agent: the steady owner keeps its share.
 
-A fake program computes from its first millisecond on; a real one is listed by the driver while its context is made,
-some hundred milliseconds before. On a busy machine the agent reads later, and programs run longer before they are seen:
-one of some windows must show the share, as a part of what all programs did.
+A fake program computes from its first millisecond on, without a context to create. On a busy machine the agent reads
+later, and programs run longer before they are seen: one of some windows must show the share, as a part of what all
+programs did.
 """
 
 import os
