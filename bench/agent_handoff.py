@@ -98,7 +98,7 @@ def main(program: str, rounds: int) -> None:
                     found[name].append(measured(load, "handoff", path, FRAMES_VERSION, HANDOFFS, idle))
             for key in ("p50", "p99", "p999", "max"):
                 values = {name: [row[f"handoff.{key}"] for row in rows] for name, rows in found.items()}
-                lowest = {name: min(each) for name, each in values.items()}
+                lowest = {name: min(numbers) for name, numbers in values.items()}
                 table.append(
                     [
                         f"hand-off {key}, us",

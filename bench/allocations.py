@@ -83,8 +83,8 @@ def main() -> None:
         first, steady, docker, programs = [], [], [], 0
         for _ in range(ROUNDS):
             _programs = 0
-            one, rest = passes(containers)
-            first.append(one)
+            first_pass, rest = passes(containers)
+            first.append(first_pass)
             steady.append(rest)
             assert _programs == 0, "a program was started"
             begun = time.perf_counter()

@@ -86,8 +86,8 @@ def row(part: str, measured: str, bar: str, good: bool) -> None:
 def memory() -> tuple[int, int]:
     """Free and total bytes of the first GPU."""
     pynvml.nvmlInit()
-    found = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0))
-    return int(found.free), int(found.total)
+    info = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0))
+    return int(info.free), int(info.total)
 
 
 class Program:
@@ -199,9 +199,9 @@ def until_watched(running: LoneAgent, since: int) -> bool:
     return running.wait_for(WATCHED, since, within_s=30)
 
 
-def is_back(one: Notebook, first: object, within_s: float = 60) -> tuple[bool, float]:
+def is_back(notebook: Notebook, first: object, within_s: float = 60) -> tuple[bool, float]:
     begun_s = time.monotonic()
-    cell = one.run_cell(within_s)
+    cell = notebook.run_cell(within_s)
     return cell is not None and cell[1:] == first, time.monotonic() - begun_s
 
 
@@ -216,11 +216,11 @@ def wait_for_end(key: ProcessKey) -> None:
 
 def empty(_: argparse.Namespace) -> None:
     def starts() -> list[float]:
-        found = []
+        starts_s = []
         for _ in range(20):
-            with program("cuda", "64") as one:
-                found.append(float(one.line(20).partition(" ")[2]))
-        return found
+            with program("cuda", "64") as started:
+                starts_s.append(float(started.line(20).partition(" ")[2]))
+        return starts_s
 
     with program("cuda", "64") as warm:
         warm.line(20)
@@ -248,12 +248,12 @@ def kills(given: argparse.Namespace) -> None:
             for at in range(0, number, 10):
                 batch = [Program("cuda", "64") for _ in range(10)]
                 keys = []
-                for one in batch:
-                    assert one.line(30).startswith("ready")
-                    key = key_of(one.process.pid)
+                for newcomer in batch:
+                    assert newcomer.line(30).startswith("ready")
+                    key = key_of(newcomer.process.pid)
                     assert key is not None
                     keys.append(key)
-                for place, (one, key) in enumerate(zip(batch, keys, strict=True)):
+                for place, (newcomer, key) in enumerate(zip(batch, keys, strict=True)):
                     assert (await pauser.lock(key, timeout_ms=2000)).failure is None
                     moving = asyncio.create_task(pauser.checkpoint(key, memory_bytes=64 << 20))
                     # Of ten, six are parked, two are on their way and two are on their way back.
@@ -262,12 +262,12 @@ def kills(given: argparse.Namespace) -> None:
                     back = asyncio.create_task(pauser.restore(key)) if place > 7 else None
                     await asyncio.sleep(0.02)
                     begun_s = time.monotonic()
-                    one.process.kill()
+                    newcomer.process.kill()
                     await asyncio.to_thread(wait_for_end, key)
                     slowest_s = max(slowest_s, time.monotonic() - begun_s)
                     done += has_ended(key)
                     await asyncio.gather(*(task for task in (moving, back) if task is not None))
-                    one.end()
+                    newcomer.end()
                 note(f"kills: {at + 10} of {number}, slowest end {slowest_s:.2f} s")
             await pauser.stop()
         return done, slowest_s
@@ -297,13 +297,13 @@ def repeat(given: argparse.Namespace) -> None:
             if time.monotonic() > given.until_s:
                 break
             since = len(running.lines) if at else 0
-            with program("torch", "66") as one:
-                assert one.line(60) == "imported"
+            with program("torch", "66") as newcomer:
+                assert newcomer.line(60) == "imported"
                 if not until_watched(running, since):
                     break
                 tried += 1
-                one.go()
-                line = one.line(100)
+                newcomer.go()
+                line = newcomer.line(100)
                 good += line.startswith("ok")
                 waited.append(float(line.split()[1]) if line.startswith("ok") else float("nan"))
                 note(f"repeat {at + 1}: {line or 'ended'}; {running.last('goes on')[-110:]}")
@@ -336,7 +336,7 @@ def _arrivals(given: argparse.Namespace, part: str, idle: int, each_gib: float, 
         begun_s = time.monotonic()
         for one in newcomers:
             one.go()
-        lines = [one.line(120) for one in newcomers]
+        lines = [newcomer.line(120) for newcomer in newcomers]
         took_s = time.monotonic() - begun_s
         note(f"{part}: {lines}")
         _show_parking(running)
@@ -363,7 +363,7 @@ def servers(given: argparse.Namespace) -> None:
         before = urllib.request.urlopen(url, timeout=60).read()
         cell = kernel.run_cell()
         assert cell is not None
-        first = {kind: one.line(60) and one.ask(60) for kind, one in others.items()}
+        first = {kind: server.line(60) and server.ask(60) for kind, server in others.items()}
         running = stack.enter_context(agent("97%"))
         assert newcomer.line(60) == "imported"
         watched = until_watched(running, 0)
@@ -371,7 +371,7 @@ def servers(given: argparse.Namespace) -> None:
         newcomer.go()
         line = newcomer.line(100)
         note(f"servers: the newcomer: {line}; {running.last('goes on')[-150:]}")
-        parked = sum("parking: parked:" in one for one in running.lines)
+        parked = sum("parking: parked:" in line for line in running.lines)
         newcomer.end()
         time.sleep(2.5)
         begun_s = time.monotonic()
@@ -380,9 +380,9 @@ def servers(given: argparse.Namespace) -> None:
         same, cell_s = is_back(kernel, cell[1:])
         good &= same
         times.append(f"kernel {cell_s:.1f} s")
-        for kind, one in others.items():
+        for kind, server in others.items():
             begun_s = time.monotonic()
-            again = one.ask(60)
+            again = server.ask(60)
             # The DataLoader's next step has another batch.
             good &= bool(again) and (again == first[kind] or kind == "loader")
             times.append(f"{kind} {time.monotonic() - begun_s:.1f} s")
@@ -413,9 +413,9 @@ def shared(given: argparse.Namespace) -> None:
 
 
 def _show_parking(running: LoneAgent) -> None:
-    for one in running.lines:
-        if "parking:" in one:
-            note(f"    {one[-180:]}")
+    for line in running.lines:
+        if "parking:" in line:
+            note(f"    {line[-180:]}")
 
 
 def shards(given: argparse.Namespace) -> None:

@@ -103,9 +103,9 @@ def compared(
     ours = text_of(Shape(collectors, old_namespace=old), options).splitlines()
     given: dict[str, list[dict[str, Any]]] = {}
     for line in ours:
-        found = SAMPLE.match(line)
-        if found is not None:
-            given.setdefault(found[1], []).append(metric_of(found[2], found[3], old))
+        match = SAMPLE.match(line)
+        if match is not None:
+            given.setdefault(match[1], []).append(metric_of(match[2], match[3], old))
     done = subprocess.run([program, chosen], input=json.dumps(given), capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{chosen.name}: {done.stderr}")
@@ -117,7 +117,9 @@ def compared(
     same = sum(line in theirs for line in ours)
     in_any_order = {unordered(line) for line in theirs}
     reordered = sum(line not in theirs and unordered(line) in in_any_order for line in ours)
-    names = {name for series in given.values() for one in series for name in (*one["labels"], *one["attributes"])}
+    names = {
+        name for series in given.values() for metric in series for name in (*metric["labels"], *metric["attributes"])
+    }
     foreign = [name for name in names if f'"{name}"' not in source and name not in collectors.labels]
     if foreign:
         raise SystemExit(f"labels that dcgm-exporter does not have: {foreign}")
@@ -141,8 +143,8 @@ def metric_of(labels: str, value: str, old: bool) -> dict[str, Any]:
 
 
 def unordered(line: str) -> tuple[object, ...]:
-    found = SAMPLE.match(line)
-    return (line,) if found is None else (found[1], frozenset(LABEL.findall(found[2])), found[3])
+    match = SAMPLE.match(line)
+    return (line,) if match is None else (match[1], frozenset(LABEL.findall(match[2])), match[3])
 
 
 if __name__ == "__main__":

@@ -64,21 +64,21 @@ SCROLL = """async () => {
 
 def slots_of(number: int) -> list[tuple[SlotState, str]]:
     """About one in twelve free, one in eight held idle, a few reserved or lost."""
-    found = []
+    slots = []
     for index in range(GPUS):
         chance = (number * 7 + index * 13) % 96
         user = f"user{(number + index // 4) % USERS:02d}"
         if chance < 8:
-            found.append((SlotState.FREE, ""))
+            slots.append((SlotState.FREE, ""))
         elif chance < 20:
-            found.append((SlotState.HELD_IDLE, user))
+            slots.append((SlotState.HELD_IDLE, user))
         elif chance == 20:
-            found.append((SlotState.RESERVED, ""))
+            slots.append((SlotState.RESERVED, ""))
         elif chance == 21:
-            found.append((SlotState.LOST, ""))
+            slots.append((SlotState.LOST, ""))
         else:
-            found.append((SlotState.BUSY, user))
-    return found
+            slots.append((SlotState.BUSY, user))
+    return slots
 
 
 def fleet_of(nodes: int) -> dict[str, SimpleNode]:
@@ -109,17 +109,17 @@ def scrapes_ms(url: str, with_viewer: bool) -> list[float]:
     viewer = threading.Thread(target=view)
     if with_viewer:
         viewer.start()
-    found = []
+    times_ms = []
     until_s = time.monotonic() + SCRAPES_S
     while time.monotonic() < until_s:
         begun = time.monotonic()
         urllib.request.urlopen(f"{url}/metrics", timeout=60).close()
-        found.append(1000 * (time.monotonic() - begun))
+        times_ms.append(1000 * (time.monotonic() - begun))
         time.sleep(0.02)
     ended.set()
     if with_viewer:
         viewer.join()
-    return found
+    return times_ms
 
 
 def thread_ms(session: CDPSession) -> float:
@@ -218,7 +218,7 @@ def with_browser() -> None:
                 time.sleep(STALE_S)
             # In turns, so that the load of the machine is the same for both.
             rounds = [(scrapes_ms(agent.url, False), scrapes_ms(agent.url, True)) for _ in range(ROUNDS)]
-            alone, viewed = ([ms for each in rounds for ms in each[which]] for which in (0, 1))
+            alone, viewed = ([ms for round_ms in rounds for ms in round_ms[which]] for which in (0, 1))
             paints = [paint_ms(browser, f"{agent.url}/fleet") for _ in range(PAINTS)]
             by_state = scrolling(browser, f"{agent.url}/fleet")
             by_node = scrolling(browser, f"{agent.url}/fleet?by=node")
@@ -241,13 +241,13 @@ def with_browser() -> None:
     show(f"A fleet of {NODES} nodes x {GPUS} GPUs", ("what", "measured", "bar"), rows)
 
 
-def _scrapes(found: list[float]) -> str:
-    return f"{statistics.median(found):.1f} / {statistics.quantiles(found, n=100)[-1]:.1f} ms"
+def _scrapes(times_ms: list[float]) -> str:
+    return f"{statistics.median(times_ms):.1f} / {statistics.quantiles(times_ms, n=100)[-1]:.1f} ms"
 
 
 def _frames(frames: list[float], thread: float) -> str:
-    found = statistics.quantiles(frames, n=20)
-    return f"{statistics.median(frames):.0f} / {found[-1]:.0f} / {max(frames):.0f} ms; {thread:.1f} ms"
+    quantiles = statistics.quantiles(frames, n=20)
+    return f"{statistics.median(frames):.0f} / {quantiles[-1]:.0f} / {max(frames):.0f} ms; {thread:.1f} ms"
 
 
 def main() -> None:

@@ -71,9 +71,9 @@ def rss_with_clients(program: Path, path: Path, process: "subprocess.Popen[bytes
     with subprocess.Popen([str(program), "idle", str(path), "2", str(count), "30"], stdout=subprocess.PIPE) as load:
         assert load.stdout is not None
         load.stdout.readline()
-        found = rss_mb(process.pid)
+        rss = rss_mb(process.pid)
         load.kill()
-    return found
+    return rss
 
 
 ROWS = (

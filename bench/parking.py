@@ -97,11 +97,11 @@ async def wake(pauser: Pauser, program: Notebook) -> float:
 
 def thread_seconds(pid: int) -> dict[int, float]:
     """The CPU time of each thread."""
-    found = {}
+    seconds_of_thread = {}
     for name in os.listdir(f"/proc/{pid}/task"):
         with suppress(OSError, IndexError):
-            found[int(name)] = int(Path(f"/proc/{pid}/task/{name}/schedstat").read_text().split()[0]) / 1e9
-    return found
+            seconds_of_thread[int(name)] = int(Path(f"/proc/{pid}/task/{name}/schedstat").read_text().split()[0]) / 1e9
+    return seconds_of_thread
 
 
 def cpu_text(pid: int, before: dict[int, float]) -> str:
@@ -143,14 +143,14 @@ class Pausing:
 
 
 async def cycles(gib: float, number: int, seconds: float) -> None:
-    found: list[Cycle] = []
+    runs: list[Cycle] = []
     with record_folder() as record, notebook(gib) as program:
         first = program.run_cell()
         assert first is not None
         note(f"pid {program.key.pid} has {gib:g} GiB and a CUDA graph; NVML {nvml_bytes(program.key.pid) / GB:.2f} GB")
         async with Pausing(record) as pauser:
             for at in range(number):
-                if found and time.monotonic() - BEGUN_S + found[-1].out_s + found[-1].in_s + 3 > seconds:
+                if runs and time.monotonic() - BEGUN_S + runs[-1].out_s + runs[-1].in_s + 3 > seconds:
                     note(f"stopped after {at} of {number} cycles: {seconds:g} s are over")
                     break
                 held, before, threads = held_bytes(program, gib), free_bytes(), thread_seconds(program.key.pid)
@@ -161,18 +161,18 @@ async def cycles(gib: float, number: int, seconds: float) -> None:
                 done = Cycle(held, out_s, await wake(pauser, program))
                 cell = program.run_cell()
                 same = cell is not None and cell[1:] == first[1:] and cell.replays == first.replays + at + 1
-                found.append(done)
+                runs.append(done)
                 note(
                     f"{at + 1:2}: {done.text}; NVML {left} bytes while parked, GPU freed {freed / GB:.2f} GB; "
                     f"memory and graph {'identical' if same else f'DIFFER: {first} {cell}'}"
                 )
                 assert left == 0, "NVML shows memory of a parked program"
                 assert same, "memory or graph differ"
-    if found:
+    if runs:
         rows = []
         for title, seconds_each, rates in (
-            ("to host memory", [one.out_s for one in found], [one.out_rate for one in found]),
-            ("back", [one.in_s for one in found], [one.in_rate for one in found]),
+            ("to host memory", [cycle.out_s for cycle in runs], [cycle.out_rate for cycle in runs]),
+            ("back", [cycle.in_s for cycle in runs], [cycle.in_rate for cycle in runs]),
         ):
             rows.append(
                 [
@@ -183,7 +183,7 @@ async def cycles(gib: float, number: int, seconds: float) -> None:
                     f"{min(rates):.2f} GB/s",
                 ]
             )
-        title = f"{len(found)} park/wake cycles, {found[0].bytes / GB:.1f} GB, memory and CUDA graph identical in each"
+        title = f"{len(runs)} park/wake cycles, {runs[0].bytes / GB:.1f} GB, memory and CUDA graph identical in each"
         show(title, ["", "median", "longest", "median rate", "least rate"], rows)
 
 
@@ -246,15 +246,15 @@ def huge_pages(mode: str) -> Iterator[bool]:
 
 
 def numa_nodes() -> dict[str, set[int]]:
-    found = {}
+    cpus_of_node = {}
     for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*")):
         cpus: set[int] = set()
         for part in (node / "cpulist").read_text().strip().split(","):
             low, _, high = part.partition("-")
             if low:
                 cpus |= set(range(int(low), int(high or low) + 1))
-        found[node.name] = cpus & os.sched_getaffinity(0)
-    return {name: cpus for name, cpus in found.items() if cpus}
+        cpus_of_node[node.name] = cpus & os.sched_getaffinity(0)
+    return {name: cpus for name, cpus in cpus_of_node.items() if cpus}
 
 
 async def one(pauser: Pauser, program: Notebook) -> Cycle:

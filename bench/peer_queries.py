@@ -76,18 +76,18 @@ def for_instance(query: str, instance: str) -> str:
     query = _VARIABLE.sub('=~".*"', query)
     query = re.sub(r"\s*job=\"[^\"]*\",?", "", query)
 
-    def restricted(found: re.Match[str]) -> str:
-        if found["string"]:
-            return found[0]
-        matchers = [text for text in ((found["matchers"] or "").strip().rstrip(","), f'exporter="{instance}"') if text]
-        return f"{found['name'] or found['bare'] or ''}{{{','.join(matchers)}}}"
+    def restricted(match: re.Match[str]) -> str:
+        if match["string"]:
+            return match[0]
+        matchers = [text for text in ((match["matchers"] or "").strip().rstrip(","), f'exporter="{instance}"') if text]
+        return f"{match['name'] or match['bare'] or ''}{{{','.join(matchers)}}}"
 
     return _SELECTOR.sub(restricted, query)
 
 
 def selectors_of(query: str) -> list[str]:
-    found = _SELECTOR.finditer(_INTERVALS.sub(_WINDOW, query))
-    return list(dict.fromkeys(each[0] for each in found if not each["string"]))
+    matches = _SELECTOR.finditer(_INTERVALS.sub(_WINDOW, query))
+    return list(dict.fromkeys(match[0] for match in matches if not match["string"]))
 
 
 def count(prometheus: Prometheus, query: str) -> int:

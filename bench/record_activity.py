@@ -63,12 +63,12 @@ class Recorder(threading.Thread):
 
     def _take_processes(self, seen_us: int) -> int:
         try:
-            found = pynvml.nvmlDeviceGetProcessUtilization(self._handle, seen_us)
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle, seen_us)
         except pynvml.NVMLError:
             return seen_us
-        for one in found:
+        for one in samples:
             self.processes.append([round(time.monotonic(), 3), one.timeStamp, one.pid, one.smUtil, one.memUtil])
-        return max([seen_us, *(int(one.timeStamp) for one in found)])
+        return max([seen_us, *(int(sample.timeStamp) for sample in samples)])
 
     def end(self) -> dict[str, Any]:
         self._ended.set()
@@ -116,15 +116,16 @@ def record(handle: Any, programs: Sequence[RealProgram], seconds: float, turns: 
         else:
             turns.take(programs, seconds)
         end_s = time.monotonic()
-        found = recorder.end()
+        readings = recorder.end()
     steps = [
-        [[round(step.done_s, 4), round(step.length_s, 5)] for step in one.steps(begin_s, end_s)] for one in programs
+        [[round(step.done_s, 4), round(step.length_s, 5)] for step in program.steps(begin_s, end_s)]
+        for program in programs
     ]
-    rates = [len(one) / (end_s - begin_s) for one in steps]
+    rates = [len(steps_of_program) / (end_s - begin_s) for steps_of_program in steps]
     if max(map(len, steps)) > 2000:
         steps = []
-    names = {"kinds": [one.kind for one in programs], "pids": [one.process.pid for one in programs]}
-    return {**names, "begin_s": begin_s, "end_s": end_s, "rates": rates, "steps": steps, **found}
+    names = {"kinds": [program.kind for program in programs], "pids": [program.process.pid for program in programs]}
+    return {**names, "begin_s": begin_s, "end_s": end_s, "rates": rates, "steps": steps, **readings}
 
 
 def main() -> None:
@@ -135,19 +136,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, real_programs(KINDS, Path(name)) as programs:
         Path(name).chmod(0o755)
         for kind in dict.fromkeys(KINDS):
-            program = next(one for one in programs if one.kind == kind)
+            program = next(candidate for candidate in programs if candidate.kind == kind)
             document["solo"][kind] = record(handle, [program], SOLO_S)
             print(kind, document["solo"][kind]["rates"], file=sys.stderr, flush=True)
         for text in SETS:
             left = list(programs)
             chosen = []
             for kind in text.split("+"):
-                chosen.append(next(one for one in left if one.kind == kind))
+                chosen.append(next(candidate for candidate in left if candidate.kind == kind))
                 left.remove(chosen[-1])
             for way, seconds, by in (("together", TOGETHER_S, None), ("turns", TURNS_S, turns)):
-                found = document[way][text] = record(handle, chosen, seconds, by)
-                solo = [document["solo"][one.kind]["rates"][0] for one in chosen]
-                shares = [round(rate / alone, 3) for rate, alone in zip(found["rates"], solo, strict=True)]
+                recorded = document[way][text] = record(handle, chosen, seconds, by)
+                solo = [document["solo"][program.kind]["rates"][0] for program in chosen]
+                shares = [round(rate / alone, 3) for rate, alone in zip(recorded["rates"], solo, strict=True)]
                 print(text, way, shares, file=sys.stderr, flush=True)
             Path(sys.argv[1]).write_text(json.dumps(document))
 

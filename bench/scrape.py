@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
 def median(rounds: list[Measured]) -> Measured:
     return Measured(
-        statistics.median(each.per_second for each in rounds), statistics.median(each.p99_ms for each in rounds)
+        statistics.median(result.per_second for result in rounds), statistics.median(result.p99_ms for result in rounds)
     )
 
 

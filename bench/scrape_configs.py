@@ -34,29 +34,29 @@ def configuration(file: Path) -> str:
     if file.suffix != ".md":
         return file.read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", file.read_text(), re.MULTILINE | re.DOTALL)
-    (found,) = (block for block in blocks if "scrape_configs" in block)
-    return str(found)
+    (chosen,) = (block for block in blocks if "scrape_configs" in block)
+    return str(chosen)
 
 
 def replaced(text: str) -> list[str]:
     """The targets with a port of a peer that the agent replaces."""
     jobs = yaml.safe_load(text)["scrape_configs"]
-    found = [target for job in jobs for group in job["static_configs"] for target in group["targets"]]
-    return [target for target in found if int(target.rpartition(":")[2]) in PORTS.values()]
+    targets = [target for job in jobs for group in job["static_configs"] for target in group["targets"]]
+    return [target for target in targets if int(target.rpartition(":")[2]) in PORTS.values()]
 
 
 def scraped(text: str) -> dict[str, tuple[str, str]]:
     """Health and last error of each replaced target, once all are up or after a while."""
     names = replaced(text)
-    found: dict[str, tuple[str, str]] = {}
+    by_address: dict[str, tuple[str, str]] = {}
 
     def all_up() -> bool:
         for target in targets(scraper):
             # The label `instance` may be set by the file.
             address = target["discoveredLabels"]["__address__"]
             if address in names:
-                found[address] = (target["health"], target["lastError"])
-        return [found.get(name, ("", ""))[0] for name in names] == ["up"] * len(names)
+                by_address[address] = (target["health"], target["lastError"])
+        return [by_address.get(name, ("", ""))[0] for name in names] == ["up"] * len(names)
 
     with TemporaryDirectory() as directory, host() as place, host() as scraper, ExitStack() as stack:
         join(place, f"{AGENT}/30", scraper, f"{SCRAPER}/30", "wire")
@@ -69,15 +69,15 @@ def scraped(text: str) -> dict[str, tuple[str, str]]:
         stack.enter_context(scraper.running(command, Path(directory) / "prometheus.log"))
         with suppress(AssertionError):
             until(all_up, "every target is up", within_s=WAIT_S)
-    return found
+    return by_address
 
 
 def main() -> None:
     rows = []
     for file in map(Path, sys.argv[1:]):
         text = configuration(file)
-        found = scraped(text)
-        rows += [[file.name, name, *found.get(name, ("not scraped", ""))] for name in replaced(text)]
+        states = scraped(text)
+        rows += [[file.name, name, *states.get(name, ("not scraped", ""))] for name in replaced(text)]
     show("Peers' scrape configurations, unchanged", ["file", "target", "health", "last error"], rows)
     sys.exit(0 if rows and all(row[2] == "up" for row in rows) else 1)
 

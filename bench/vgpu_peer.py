@@ -78,8 +78,8 @@ async def compare(program: Path, directory: Path) -> None:
             for number, like in ((README, "false"), (PROGRAM, "true")):
                 stack.enter_context(agent(directory, api, authority, socket, environment, number, like))
             stack.enter_context(peer(program, directory, api, environment))
-            found = {port: await settled(port) for port in (PEER, README, PROGRAM)}
-    differ = report(found)
+            by_port = {port: await settled(port) for port in (PEER, README, PROGRAM)}
+    differ = report(by_port)
     sys.exit(1 if differ else 0)
 
 
@@ -213,12 +213,12 @@ async def settled(port: int) -> Series:
     """The series, once every pod with a GPU has its name and the busy ones have their use, or after half a minute."""
     deadline_s = time.monotonic() + WAIT_S
     while True:
-        found = await asyncio.to_thread(scrape, port)
-        pods = {dict(labels).get("pod") for _, labels in found}
-        busy = [sum(name == family and value > 0 for (name, _), value in found.items()) for family in OF_USE]
+        series = await asyncio.to_thread(scrape, port)
+        pods = {dict(labels).get("pod") for _, labels in series}
+        busy = [sum(name == family and value > 0 for (name, _), value in series.items()) for family in OF_USE]
         is_complete = pods >= {pod for pod, gpus in PODS.items() if gpus} and min(busy) >= len(USES)
         if is_complete or time.monotonic() > deadline_s:
-            return found
+            return series
         await asyncio.sleep(0.5)
 
 
@@ -234,12 +234,12 @@ def scrape(port: int) -> Series:
         connection.close()
 
 
-def report(found: Mapping[int, Series]) -> int:
+def report(by_port: Mapping[int, Series]) -> int:
     """Prints every series of the three, and returns how many differ between the program and like_the_program."""
-    names = sorted({key for series in found.values() for key in series})
+    names = sorted({key for series in by_port.values() for key in series})
     rows, differ = [], 0
     for key in names:
-        values = [found[port].get(key) for port in (PEER, PROGRAM, README)]
+        values = [by_port[port].get(key) for port in (PEER, PROGRAM, README)]
         is_own = key[0].startswith("exposer_")
         same = (values[0] is None) == (values[1] is None) if is_own else values[0] == values[1]
         differ += not same

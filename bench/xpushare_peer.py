@@ -100,11 +100,11 @@ def connect(socket: str) -> Scripted:
 def settled(name: str) -> Mapping[str, float]:
     """The values two seconds later: longer than either takes to read its state."""
     time.sleep(2.0)
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for (metric, _), value in scrape().items():
         if metric in {f"{name}_scheduler_{family}" for family in FAMILIES}:
-            found[metric] = found.get(metric, 0.0) + value
-    return found
+            sums[metric] = sums.get(metric, 0.0) + value
+    return sums
 
 
 def scrape() -> Series:

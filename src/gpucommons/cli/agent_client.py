@@ -179,12 +179,12 @@ def _document(address: AgentAddress, name: str, status: int, body: bytes) -> Doc
     if status == 401:
         raise PasswordRequired(f"{address.url} requires a password: use --connect {address.url} --password-file FILE")
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
-        found = None
-    if status == 200 and isinstance(found, dict):
-        return found
-    reason = found.get("error") if isinstance(found, dict) else body.decode("utf-8", "replace")
+        document = None
+    if status == 200 and isinstance(document, dict):
+        return document
+    reason = document.get("error") if isinstance(document, dict) else body.decode("utf-8", "replace")
     if status == 400:
         raise BadRequest(str(reason))
     if status == 502:

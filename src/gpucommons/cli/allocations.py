@@ -119,9 +119,9 @@ def _table(allocations: Document | None, slots: Document, user: str | None) -> T
 
 
 def _rows(allocations: Document | None, slots: Document) -> list[Document]:
-    found = list(allocations["held"].values()) if allocations else []
+    held = list(allocations["held"].values()) if allocations else []
     # A lost GPU has its UUID as the name of its slot.
-    rows = [{**row, "slot": slots[row["slot"]]["slot"]} if row["slot"] in slots else row for row in found]
+    rows = [{**row, "slot": slots[row["slot"]]["slot"]} if row["slot"] in slots else row for row in held]
     # A container that may use every GPU and uses none is one line, not one for each GPU.
     anywhere = {row["workload_id"]: {**row, "slot": _ANY, "profile": ""} for row in rows if _is_access_only(row)}
     return [*(row for row in rows if not _is_access_only(row)), *anywhere.values()]

@@ -69,8 +69,8 @@ def events(
     if document is not None and document["events"] is None:
         raise CommandError("the agent keeps no event log; set [ledger] enabled = true")
     if follow:
-        found = _of_log(reader, since, type, user, follow=True) if document is None else _of_agent(reader, chosen)
-        for id, event in found:
+        matches = _of_log(reader, since, type, user, follow=True) if document is None else _of_agent(reader, chosen)
+        for id, event in matches:
             if format is Format.JSON:
                 show_line(one_line({id: event}))
             else:
@@ -94,9 +94,9 @@ def events(
     show(hidden_note(document, "events"))
 
 
-def event_lines(found: Iterable[Document], width: int | None) -> Iterator[Line]:
+def event_lines(documents: Iterable[Document], width: int | None) -> Iterator[Line]:
     """Lines as --follow prints them; columns would be as wide as the longest event. The type has a colour."""
-    for event in found:
+    for event in documents:
         when, type = (printable(cell) for cell in _cells(event)[:2])
         first, *more = wrapped([printable(_line(event))], width)
         after = len(when) + 2 + len(type)
@@ -112,9 +112,9 @@ def event_lines(found: Iterable[Document], width: int | None) -> Iterator[Line]:
         yield from map(plain_line, more)
 
 
-def rendered(found: Iterable[Document], format: Format) -> Printable:
+def rendered(documents: Iterable[Document], format: Format) -> Printable:
     """As CSV or Markdown."""
-    return TextTable(_HEADER, [_cells(event) for event in found]).rendered(format)
+    return TextTable(_HEADER, [_cells(event) for event in documents]).rendered(format)
 
 
 def _of_agent(reader: Reader, chosen: Mapping[str, str | None]) -> Iterator[tuple[str, Document]]:
@@ -159,8 +159,8 @@ def _of_log(
             raise CommandError(reason)
     path = own if older(own).exists() else readable_file(reader, own, file_of_node(own), "event log")
     reader.say_alone(f"this command reads {path}")
-    found = _followed(path) if follow else read_events(path)
-    for event in matching(Numbering()(found), since_s, type, user):
+    lines = _followed(path) if follow else read_events(path)
+    for event in matching(Numbering()(lines), since_s, type, user):
         document: Mapping[str, Any] = events_document([event])
         yield from document.items()
 

@@ -156,9 +156,9 @@ def fleet_report(reader: Reader, prometheus: str | None, parameters: Mapping[str
 
 def _document(reader: Reader, prometheus: str | None) -> Document:
     """Raises AgentUnreachable where Prometheus does not answer."""
-    found = _of_agent(reader, prometheus, "fleet", {})
-    if found is not None and found["fleet"] is not None:
-        return found
+    document = _of_agent(reader, prometheus, "fleet", {})
+    if document is not None and document["fleet"] is not None:
+        return document
     source = _source(reader, prometheus)
 
     async def read() -> object:
@@ -199,11 +199,11 @@ def _asked(reading: Coroutine[Any, Any, object]) -> Document:
     from gpucommons.faces.fleet.queries import FleetError
 
     try:
-        found = asyncio.run(reading)
+        answer = asyncio.run(reading)
     except FleetError as error:
         raise AgentUnreachable(str(error)) from error
-    assert isinstance(found, Mapping)
-    return found
+    assert isinstance(answer, Mapping)
+    return answer
 
 
 def has_memory(slot: Document, needed_bytes: int) -> bool:

@@ -57,8 +57,8 @@ def gpu_lines(gpus: Document, slots: Document | None, terminal_width: int | None
 
     `slots` is null where the holders are not known. UUIDs are shown in a pipe, or if the table is to be wide.
     """
-    found = slots or {}
-    rows = [cells for gpu in _ordered(gpus) for cells in _rows(*gpu, found, full=terminal_width is None)]
+    by_uuid = slots or {}
+    rows = [cells for gpu in _ordered(gpus) for cells in _rows(*gpu, by_uuid, full=terminal_width is None)]
     shown = [*range(len(_HEADER))]
     if terminal_width is not None and not wide:
         shown.remove(_HEADER.index("uuid"))
@@ -90,7 +90,7 @@ def _count(gpus: Document) -> str:
 
 def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[list[str]]:
     slot = slots.get(uuid)
-    instances = [slots[each] for each in gpu["mig"] if each in slots]
+    instances = [slots[mig_uuid] for mig_uuid in gpu["mig"] if mig_uuid in slots]
     health = gpu["health"]
     state = slot_state(slot) if slot else free_instances(instances)
     problem = "hot" if _is_hot(gpu) else next(iter(health["reasons"]), "")
@@ -126,14 +126,14 @@ def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[lis
 
 def exact_gpus(gpus: Document, slots: Document | None) -> TextTable:
     """A row for each GPU and MIG device, with the names and values of the API, for CSV and Markdown."""
-    known = slots or {}
+    by_uuid = slots or {}
     rows: list[Document] = []
     for uuid, gpu in _ordered(gpus):
-        rows.append({**gpu, "slot": gpu["index"], "profile": "", **_exact_state(uuid, gpu, known.get(uuid))})
+        rows.append({**gpu, "slot": gpu["index"], "profile": "", **_exact_state(uuid, gpu, by_uuid.get(uuid))})
         for mig_uuid, instance in gpu["mig"].items():
             activity = instance["activity"]
             ratio = activity and activity["graphics_ratio"]
-            state = _exact_state(mig_uuid, gpu, known.get(mig_uuid))
+            state = _exact_state(mig_uuid, gpu, by_uuid.get(mig_uuid))
             rows.append({**instance, **state, "utilization_ratio": ratio, "health": None, "reasons": None})
     return exact_table([{name: row.get(name) for name in _EXACT} for row in rows], _EXACT)
 

@@ -59,7 +59,7 @@ def request_line(queue: Mapping[str, Any], id: str, now_s: float) -> str:
     more = f" and {len(before) - _NAMED} more" if len(before) > _NAMED else ""
     behind = f"behind {', '.join(before[:_NAMED])}{more}; " if before else ""
     place = f"place {row['position']} of {len(queue['waiting'])}"
-    others = "".join(f"; {each['sentence']}" for each in row["blockers"][1:_NAMED])
+    others = "".join(f"; {blocker['sentence']}" for blocker in row["blockers"][1:_NAMED])
     reason = row["blockers"][0]["sentence"] + others if row["cause"] == "busy" and row["blockers"] else row["sentence"]
     hidden = len(row["blockers"]) - _NAMED
     reason += f"; {hidden} more that fit are in use" if row["cause"] == "busy" and hidden > 0 else ""
@@ -72,28 +72,28 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
     leases = [
         (
             id,
-            each["user"],
-            each["name"],
-            ",".join(each["slots"]),
-            _kind(each),
-            spoken_duration(max(0.0, now_s - each["since_unix_s"])),
-            _expected(each["ends_unix_s"], now_s) if each["ends_unix_s"] is not None else "",
-            _trespassers(each["trespassers"]),
+            lease["user"],
+            lease["name"],
+            ",".join(lease["slots"]),
+            _kind(lease),
+            spoken_duration(max(0.0, now_s - lease["since_unix_s"])),
+            _expected(lease["ends_unix_s"], now_s) if lease["ends_unix_s"] is not None else "",
+            _trespassers(lease["trespassers"]),
         )
-        for id, each in queue["leases"].items()
+        for id, lease in queue["leases"].items()
     ]
     waiting = [
         (
-            str(each["position"]),
+            str(request["position"]),
             id,
-            each["user"],
-            each["name"],
-            str(each["gpus"]),
-            spoken_duration(max(0.0, now_s - each["since_unix_s"])),
-            _expected(each["expected_start_unix_s"], now_s),
-            each["sentence"],
+            request["user"],
+            request["name"],
+            str(request["gpus"]),
+            spoken_duration(max(0.0, now_s - request["since_unix_s"])),
+            _expected(request["expected_start_unix_s"], now_s),
+            request["sentence"],
         )
-        for id, each in queue["waiting"].items()
+        for id, request in queue["waiting"].items()
     ]
     held = TextTable(
         ("id", "user", "name", "slots", "mode", "for", "ends", "note"),
@@ -121,14 +121,14 @@ def reservation_lines(queue: Mapping[str, Any], width: int | None) -> list[Line]
     rows = [
         (
             id,
-            each["user"],
-            str(each["gpus"]),
-            ",".join(each["slots"]),
-            local_time(each["from_unix_s"]),
-            local_time(each["until_unix_s"]),
-            ("held by others" if each["held"] else "active") if each["active"] else "to come",
+            reservation["user"],
+            str(reservation["gpus"]),
+            ",".join(reservation["slots"]),
+            local_time(reservation["from_unix_s"]),
+            local_time(reservation["until_unix_s"]),
+            ("held by others" if reservation["held"] else "active") if reservation["active"] else "to come",
         )
-        for id, each in sorted(queue["reservations"].items(), key=lambda pair: pair[1]["from_unix_s"])
+        for id, reservation in sorted(queue["reservations"].items(), key=lambda pair: pair[1]["from_unix_s"])
     ]
     header = ("id", "user", "gpus", "slots", "from", "until", "state")
     table = TextTable(header, rows, shortest={"user": 8, "slots": 8}, left_out=("gpus",), states=("state",))
@@ -145,9 +145,10 @@ def _kind(lease: Mapping[str, Any]) -> str:
     return "shared" if lease["shared"] else "exclusive"
 
 
-def _trespassers(found: Sequence[Mapping[str, Any]]) -> str:
+def _trespassers(trespassers: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(
-        f"used by {each['user'] or 'unknown'} (pid {each['pid']}) without a lease{_measure(each)}" for each in found
+        f"used by {trespasser['user'] or 'unknown'} (pid {trespasser['pid']}) without a lease{_measure(trespasser)}"
+        for trespasser in trespassers
     )
 
 

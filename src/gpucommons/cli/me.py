@@ -101,7 +101,7 @@ def _show_messages(reader: Reader, user: str, as_json: bool) -> None:
     if as_json:
         show(indented(document))
         return
-    lines = [message_line(each) for each in (document["messages"] or {}).values() if not each["over"]]
+    lines = [message_line(message) for message in (document["messages"] or {}).values() if not message["over"]]
     show_lines(map(plain_line, wrapped(iter(lines), terminal_width())))
 
 
@@ -122,8 +122,8 @@ def _month(reader: Reader, month: str, user: str) -> Document | None:
             document = own_report(reader, None, month, By.USER, user)
     except CommandError:
         return None
-    found: Document | None = document["accounts"]
-    return found
+    accounts: Document | None = document["accounts"]
+    return accounts
 
 
 def _with_currency(period: Document) -> Document:

@@ -70,15 +70,15 @@ def emptiest_slots(config: Path | None, asked: LeaseRequest) -> list[dict[str, A
     """Free ones first, then those with the most free memory. Raises CommandError if there are not enough."""
     _, snapshot = take_sample(config, None, None)
     gpus, memory_bytes = asked.gpus, asked.memory_bytes
-    found = [
+    candidates = [
         slot
         for slot in leasable_slots(snapshot.readings, {}) or ()
         if fits(asked, slot) and (memory_bytes is None or (slot.free_bytes or 0) >= memory_bytes)
     ]
-    if len(found) < gpus:
+    if len(candidates) < gpus:
         memory = "" if memory_bytes is None else f" with {memory_text(memory_bytes)} of free memory"
-        raise CommandError(f"{gpus} GPUs{memory} requested, {len(found)} found; request less")
-    return [{"uuid": slot.uuid, "name": slot.name} for slot in sorted(found, key=_emptiness)[:gpus]]
+        raise CommandError(f"{gpus} GPUs{memory} requested, {len(candidates)} found; request less")
+    return [{"uuid": slot.uuid, "name": slot.name} for slot in sorted(candidates, key=_emptiness)[:gpus]]
 
 
 def _emptiness(slot: LeasableSlot) -> tuple[bool, int]:

@@ -48,14 +48,14 @@ def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[
         yield from map(plain_line, wrapped([f"nothing can be parked: {parking['unavailable']}"], width))
     rows = [
         (
-            one["name"],
-            one["stage"],
-            spoken_duration(max(0.0, now_s - one["since_unix_s"])),
-            gibibytes(one["host_bytes"]),
-            one["cause"],
-            progress(one) or one["waits"] or one["sentence"],
+            program["name"],
+            program["stage"],
+            spoken_duration(max(0.0, now_s - program["since_unix_s"])),
+            gibibytes(program["host_bytes"]),
+            program["cause"],
+            progress(program) or program["waits"] or program["sentence"],
         )
-        for one in parking["programs"].values()
+        for program in parking["programs"].values()
     ]
     if rows:
         yield from TextTable(
@@ -85,7 +85,10 @@ def progress(program: Document) -> str:
 
 def live_line(programs: Mapping[str, Document]) -> str:
     """What moves or waits now."""
-    parts = [f"{one['name']}: {one['stage']} {progress(one) or one['waits']}".rstrip() for one in programs.values()]
+    parts = [
+        f"{program['name']}: {program['stage']} {progress(program) or program['waits']}".rstrip()
+        for program in programs.values()
+    ]
     return "; ".join(parts)
 
 
@@ -98,7 +101,7 @@ def is_done(order: str, program: Document | None) -> bool:
 
 def outcome(parking: Document, key: str, after_unix_s: float) -> Document | None:
     """The last event of this program since the order."""
-    events = [one for one in parking["events"] if one["program"] == key and one["unix_s"] >= after_unix_s]
+    events = [event for event in parking["events"] if event["program"] == key and event["unix_s"] >= after_unix_s]
     return events[-1] if events else None
 
 
@@ -138,10 +141,10 @@ def read_parking(config: Path | None, socket_path: str | None) -> Any:
 
 
 def _parking_of(turns: Document) -> Any:
-    found = turns["parking"]
-    if found is None:
+    parking = turns["parking"]
+    if parking is None:
         raise CommandError("the agent does not park programs: set scheduler.share_programs to own or all")
-    return found
+    return parking
 
 
 def carry_out(
@@ -176,7 +179,7 @@ def _follow(
         parking = read_parking(config, socket_path)
         programs = {key: parking["programs"][key] for key in keys if key in parking["programs"]}
         began |= programs.keys()
-        events = {key: found for key in keys if (found := outcome(parking, key, begun_s)) is not None}
+        events = {key: event for key in keys if (event := outcome(parking, key, begun_s)) is not None}
         open_keys = [key for key in keys if not is_done(order, programs.get(key)) or key not in events]
         # A program that ended meanwhile is in neither list.
         waits = [key for key in open_keys if key in programs or (order == "park" and key not in began)]

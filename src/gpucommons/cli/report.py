@@ -143,8 +143,8 @@ def _node_report(
         raise CommandError("--prometheus belongs to --fleet, or to --job: the nodes of one job")
     if by is Rows.MONTH:
         raise CommandError("--by month sums up all nodes: use it with --fleet")
-    found = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
-    return own_report(reader, since, month, By(by.value), user) if found is None else found
+    document = reader.ask("report", {"since": since, "month": month, "by": by.value, "user": user})
+    return own_report(reader, since, month, By(by.value), user) if document is None else document
 
 
 def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) -> None:
@@ -206,11 +206,11 @@ def _own_job(reader: Reader, id: str) -> Document:
 
     try:
         settings, path = _own_ledger(reader)
-        found = read_job(path, id)
+        accounts = read_job(path, id)
     except LedgerError as error:
         raise CommandError(str(error)) from error
     reader.say_alone(f"this command reads {path}")
-    job = None if found is None else job_document(BilledJob(found, prices_of(settings.accounts)))
+    job = None if accounts is None else job_document(BilledJob(accounts, prices_of(settings.accounts)))
     return {"hidden": None, "job": job}
 
 

@@ -79,7 +79,7 @@ def _resume_record(
     owner: int | None,
     backends: Mapping[str, PauseBackend],
     pid: int | None,
-    found: list[Leftover],
+    leftovers: list[Leftover],
     notes: list[str],
 ) -> None:
     """`owner` is whose record must stand there: a user could have put a link to another's directory in its place."""
@@ -101,7 +101,7 @@ def _resume_record(
         raise CommandError(f"cannot use the record of paused programs {path}: {error.strerror}") from error
     finally:
         record.close()
-    found += results
+    leftovers += results
     if results and not owned:
         notes.append(f"a pauser is running with {path}: it may pause programs again and keeps parked ones")
 
@@ -111,12 +111,12 @@ def _resume_lost(
     users: Iterable[int],
     driver: PauseBackend,
     backends: Mapping[str, PauseBackend],
-    found: list[Leftover],
+    leftovers: list[Leftover],
     notes: list[str],
 ) -> None:
     """Parked programs that no record names, because it was deleted or damaged: the driver knows them."""
-    known = {left.entry.pid for left in found}
-    pids = [pid for pid in users if pid not in known]
+    tried_pids = {left.entry.pid for left in leftovers}
+    pids = [pid for pid in users if pid not in tried_pids]
     parked = [pid for pid in pids if not why_stopped(pid) and driver.state(pid) is State.CHECKPOINTED]
     if not parked:
         return
@@ -127,7 +127,7 @@ def _resume_lost(
         raise CommandError(str(error)) from error
     if lost:
         notes.append(f"no record named {len(lost)} parked programs: the driver did")
-        _resume_record(path, None, backends, None, found, notes)
+        _resume_record(path, None, backends, None, leftovers, notes)
 
 
 def _acceptable(owner: int, pid: int | None) -> Callable[[Entry], bool]:
@@ -147,7 +147,7 @@ def _acceptable(owner: int, pid: int | None) -> Callable[[Entry], bool]:
 def _resume_one(pid: int, backends: Mapping[str, PauseBackend]) -> Leftover:
     """A program that no record names, as the driver sees it."""
     tried = [attempt(backends, Entry(pid, None, Stage.LOCKED, name), settled=True) for name in ("cuda", "freeze")]
-    best = min(tried, key=lambda one: (one.outcome is not Outcome.RESUMED, one.outcome in FINAL))
+    best = min(tried, key=lambda attempt: (attempt.outcome is not Outcome.RESUMED, attempt.outcome in FINAL))
     return Leftover(Entry(pid, None, Stage.LOCKED), best.outcome, best.detail)
 
 
@@ -167,12 +167,14 @@ def _room(gpu: str) -> int | str:
     return min(free) if free else f"there is no GPU {gpu}"
 
 
-def _lines(found: list[Leftover], notes: list[str]) -> list[str]:
-    lines = [f"pid {left.entry.pid}: {left.outcome.value}{f': {left.detail}' if left.detail else ''}" for left in found]
+def _lines(leftovers: list[Leftover], notes: list[str]) -> list[str]:
+    lines = [
+        f"pid {left.entry.pid}: {left.outcome.value}{f': {left.detail}' if left.detail else ''}" for left in leftovers
+    ]
     return [*(lines or ["nothing is paused"]), *(f"note: {note}" for note in notes)]
 
 
-def _document(found: list[Leftover], notes: list[str]) -> Json:
+def _document(leftovers: list[Leftover], notes: list[str]) -> Json:
     programs: list[Json] = [
         {
             "pid": left.entry.pid,
@@ -182,6 +184,6 @@ def _document(found: list[Leftover], notes: list[str]) -> Json:
             "outcome": left.outcome.value,
             "detail": left.detail,
         }
-        for left in found
+        for left in leftovers
     ]
     return {"programs": programs, "notes": notes}

@@ -40,7 +40,7 @@ def sample(
     procfs: Procfs = None,
 ) -> None:
     """Print one sample of this node, within 3 seconds."""
-    if dialect is not None and dialect not in {each.name for each in DIALECTS}:
+    if dialect is not None and dialect not in {served.name for served in DIALECTS}:
         raise CommandError(f"--dialect: unknown dialect {dialect!r}; use one of {_DIALECTS}")
     agent, snapshot = take_sample(config, simulate, procfs)
     if as_json or format is SampleFormat.JSON:

@@ -203,8 +203,8 @@ def configuration(
         raise CommandError("--shards and --day-night exclude each other: a suspended job keeps its shards; use one")
     if mps_memory_mib and not shards:
         raise CommandError("--mps-memory-mib needs --shards: it is the memory that the shards of a GPU divide")
-    found = sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda path: int(path.removeprefix("/dev/nvidia")))
-    gpu_files = found if gpus is None else [f"/dev/nvidia{index}" for index in range(gpus)]
+    device_files = sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda path: int(path.removeprefix("/dev/nvidia")))
+    gpu_files = device_files if gpus is None else [f"/dev/nvidia{index}" for index in range(gpus)]
     if not gpu_files:
         raise CommandError("no GPU in /dev: run this command on the GPU node, or name their number with --gpus")
     plan = NodePlan(

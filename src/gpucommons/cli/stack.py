@@ -246,7 +246,8 @@ def _document(engine: LocalEngine | ComposeEngine, healths: Sequence[ServiceHeal
     """`url` is null for what is not a service of the stack."""
     urls = engine.urls
     services: Json = {
-        each.service: {"state": _state(each), "detail": each.detail, "url": urls.get(each.service)} for each in healths
+        health.service: {"state": _state(health), "detail": health.detail, "url": urls.get(health.service)}
+        for health in healths
     }
     return {"engine": engine.name, "data_dir": str(engine.data_dir), "services": services}
 

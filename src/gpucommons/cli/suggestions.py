@@ -36,15 +36,15 @@ def gpus(context: typer.Context, incomplete: str) -> list[Suggestion]:
 
 def clients(context: typer.Context, incomplete: str) -> list[Suggestion]:
     """The clients of the scheduler: by pid where a program is one, else by id."""
-    found = _section(context, "turns")
-    rows = found["clients"].items() if found else ()
+    section = _section(context, "turns")
+    rows = section["clients"].items() if section else ()
     named = ((f"pid:{row['pid']}" if row["program"] and row["pid"] else id, row["name"]) for id, row in rows)
     return _matching(named, incomplete)
 
 
 def _rows(context: typer.Context, name: str, rows: str) -> Iterator[Document]:
-    found = _section(context, name)
-    yield from found[rows].values() if found else ()
+    section = _section(context, name)
+    yield from section[rows].values() if section else ()
 
 
 def _section(context: typer.Context, name: str) -> Any:
@@ -58,7 +58,7 @@ def _section(context: typer.Context, name: str) -> Any:
     return document[name] if document else None
 
 
-def _matching(found: Iterable[Suggestion], incomplete: str) -> list[Suggestion]:
+def _matching(suggestions: Iterable[Suggestion], incomplete: str) -> list[Suggestion]:
     """Each value once. Names are escaped: the shell shows them."""
-    distinct = {printable(value): printable(help) for value, help in found}
+    distinct = {printable(value): printable(help) for value, help in suggestions}
     return [(value, help) for value, help in distinct.items() if value.startswith(incomplete)]

@@ -69,7 +69,7 @@ def top(
     feeds = (
         [_feed(reader)]
         if len(named) < 2
-        else several_feeds([named_address(one, password_file, ca_file) for one in named])
+        else several_feeds([named_address(address, password_file, ca_file) for address in named])
     )
     if choice.names and reader.agent is not None:
         choice = known_choice(reader.get("gpus"), choice)
@@ -87,7 +87,11 @@ def known_choice(document: Mapping[str, Any], choice: GpuChoice) -> GpuChoice:
     unknown = unknown_names(document, choice)
     if unknown and choice.origin != VISIBLE:
         gpus = (document["gpus"] or {"by_uuid": {}})["by_uuid"].values()
-        names = [name for gpu in gpus for name in (str(gpu["index"]), *(each["slot"] for each in gpu["mig"].values()))]
+        names = [
+            name
+            for gpu in gpus
+            for name in (str(gpu["index"]), *(instance["slot"] for instance in gpu["mig"].values()))
+        ]
         raise CommandError(f"-o {unknown[0]}: the node has no such GPU; it has {', '.join(names) or 'none'}")
     return EVERY_GPU if unknown else choice
 

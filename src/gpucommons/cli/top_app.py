@@ -454,13 +454,13 @@ class Top(App[None]):
         self._fill("gpus", list(self._of_nodes(gpus)), GPU_COLUMNS)
         self._draw_graph()
         tab = TABS[self._view]
-        found = {
+        rows_of_node = {
             number: tab.rows(node.document, node, self._tree)
             for number, node in enumerate(self._top_nodes)
             if node.document is not None
         }
         column = None if self._sort is None else self._sort + self._is_many
-        rows = arranged(self._of_nodes(found), self._text, column, self._down)
+        rows = arranged(self._of_nodes(rows_of_node), self._text, column, self._down)
         self._fill("rows", rows, tab.columns)
         self._draw_note(len(rows))
 
@@ -495,7 +495,7 @@ class Top(App[None]):
             return
         gpu = node.document["gpus"]["by_uuid"][uuid]
         name = f"{self._names[self._top_nodes.index(node)]} " if self._is_many else ""
-        used, memory = (node.recent(each).get(uuid, ()) for each in (UTILIZATION, MEMORY))
+        used, memory = (node.recent(name).get(uuid, ()) for name in (UTILIZATION, MEMORY))
         room = (self.size.width - 2, _GRAPH_LINES)
         lines = graph_lines(f"{name}GPU {gpu['index']}", gpu, used, memory, room)
         panel.update(checked(self._look.text(lines)))

@@ -71,8 +71,8 @@ class AgentFeed:
                         yield update
                 reason = "the agent closed the stream"
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-                known = isinstance(error, OSError) and error.errno
-                reason = os.strerror(known) if known else str(error) or type(error).__name__
+                number = isinstance(error, OSError) and error.errno
+                reason = os.strerror(number) if number else str(error) or type(error).__name__
             yield FeedUpdate(None, lost=" ".join(reason.split()))
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
@@ -83,8 +83,8 @@ class AgentFeed:
                 self._session() as session,
                 session.get(f"{self._base}/api/v1/{name}", params=dict(parameters)) as answer,
             ):
-                found: Document | None = await answer.json() if answer.status == 200 else None
-                return found
+                document: Document | None = await answer.json() if answer.status == 200 else None
+                return document
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None
 
@@ -120,13 +120,13 @@ class AgentFeed:
                     yield FeedUpdate(document)
 
     async def _recent(self, session: aiohttp.ClientSession) -> Recent:
-        found: dict[str, Mapping[str, Sequence[float | None]]] = {}
+        by_series: dict[str, Mapping[str, Sequence[float | None]]] = {}
         for series in (UTILIZATION, MEMORY):
             query = {"series": series, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
             async with session.get(f"{self._base}/api/v1/history", params=query) as answer:
                 answer.raise_for_status()
-                found[series] = (await answer.json())["values"]
-        return found
+                by_series[series] = (await answer.json())["values"]
+        return by_series
 
 
 class LocalFeed:

@@ -47,12 +47,12 @@ def _names_a_gpu(name: str, environment: Mapping[str, str]) -> bool:
 def chosen_uuids(document: Document, choice: GpuChoice) -> frozenset[str]:
     """Of GPUs and MIG devices. A GPU includes its MIG devices."""
     gpus = (document["gpus"] or {"by_uuid": {}})["by_uuid"]
-    found: set[str] = set()
+    uuids: set[str] = set()
     for uuid, gpu in gpus.items():
         if _is_named(choice.names, str(gpu["index"]), uuid):
-            found |= {uuid, *gpu["mig"]}
-        found |= {mig for mig, each in gpu["mig"].items() if _is_named(choice.names, each["slot"], mig)}
-    return frozenset(found)
+            uuids |= {uuid, *gpu["mig"]}
+        uuids |= {mig for mig, instance in gpu["mig"].items() if _is_named(choice.names, instance["slot"], mig)}
+    return frozenset(uuids)
 
 
 def _is_named(names: Iterable[str], slot: str, uuid: str) -> bool:
@@ -88,7 +88,7 @@ def restricted(document: Document, choice: GpuChoice) -> Document:
 def _gpus(gpus: Mapping[str, Document], uuids: frozenset[str]) -> Iterator[tuple[str, Document]]:
     """A MIG device is shown below its GPU."""
     for uuid, gpu in gpus.items():
-        mig = {each: instance for each, instance in gpu["mig"].items() if each in uuids}
+        mig = {mig_uuid: instance for mig_uuid, instance in gpu["mig"].items() if mig_uuid in uuids}
         if uuid in uuids or mig:
             yield uuid, {**gpu, "mig": mig}
 
@@ -98,7 +98,7 @@ def _places(document: Document, uuids: frozenset[str]) -> frozenset[str]:
     gpus = (document["gpus"] or {"by_uuid": {}})["by_uuid"]
     whole = {str(gpu["index"]) for uuid, gpu in gpus.items() if uuid in uuids}
     return frozenset(
-        whole | {each["slot"] for gpu in gpus.values() for uuid, each in gpu["mig"].items() if uuid in uuids}
+        whole | {instance["slot"] for gpu in gpus.values() for uuid, instance in gpu["mig"].items() if uuid in uuids}
     )
 
 
@@ -134,7 +134,9 @@ def _turns(turns: Document, uuids: frozenset[str]) -> Document:
     clients = {id: client for id, client in turns["clients"].items() if id in there or client["gpu_uuid"] in uuids}
     parking = turns["parking"] and {
         **turns["parking"],
-        "programs": {key: one for key, one in turns["parking"]["programs"].items() if one["gpu_uuid"] in uuids},
+        "programs": {
+            key: program for key, program in turns["parking"]["programs"].items() if program["gpu_uuid"] in uuids
+        },
     }
     return {**turns, "gpus": gpus, "clients": clients, "parking": parking}
 

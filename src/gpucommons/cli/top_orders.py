@@ -92,14 +92,14 @@ def environment_lines(row: Mapping[str, Any], key: str) -> list[str]:
                 raise CommandError(f"pid {pid} belongs to {row['account'] or 'another user'}: only its user sees that")
             if start_ticks(_read_at(directory, "stat")) != start_ticks_of_row:
                 raise CommandError(f"pid {pid} has ended")
-            found = _read_at(directory, "environ")
+            environment = _read_at(directory, "environ")
         finally:
             os.close(directory)
     except (FileNotFoundError, ProcessLookupError):
         raise CommandError(f"pid {pid} has ended") from None
     except OSError as error:
         raise CommandError(f"the environment of pid {pid} cannot be read: {error.strerror}") from None
-    return sorted(part.decode(errors="replace") for part in found.split(b"\0") if part)
+    return sorted(part.decode(errors="replace") for part in environment.split(b"\0") if part)
 
 
 def _read_at(directory: int, name: str) -> bytes:

@@ -87,12 +87,12 @@ def gpu_rows(document: Document, recent: Mapping[str, Iterable[float | None]], s
     gpus = document["gpus"]
     if gpus is None:
         return []
-    found = sorted(gpus["by_uuid"].items(), key=lambda item: int(item[1]["index"]))
-    known = document["slots"] or {}
+    ordered = sorted(gpus["by_uuid"].items(), key=lambda item: int(item[1]["index"]))
+    slots = document["slots"] or {}
     rows: list[TopRow] = []
-    for uuid, gpu in found:
-        rows.append(_gpu_row(uuid, gpu, known, spark(recent.get(uuid, ()), spark_width) if spark_width else ""))
-        rows += [_instance_row(mig_uuid, each, known.get(mig_uuid)) for mig_uuid, each in gpu["mig"].items()]
+    for uuid, gpu in ordered:
+        rows.append(_gpu_row(uuid, gpu, slots, spark(recent.get(uuid, ()), spark_width) if spark_width else ""))
+        rows += [_instance_row(mig_uuid, instance, slots.get(mig_uuid)) for mig_uuid, instance in gpu["mig"].items()]
     return rows
 
 
@@ -134,7 +134,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], slots: Document, lately: str) ->
         cells = (f"{index}!", "LOST", reason[:15], "", "", "", "lost", lately)
         return TopRow(uuid, printables(cells), (index, *[None] * 7), GRAVE)
     healthy, slot = level == "ok", slots.get(uuid)
-    instances = [slots[each] for each in gpu["mig"] if each in slots]
+    instances = [slots[mig_uuid] for mig_uuid in gpu["mig"] if mig_uuid in slots]
     cells = (
         str(index) if healthy else f"{index}!",
         _with_bar(gpu["utilization_ratio"], percent(gpu["utilization_ratio"])),
@@ -220,9 +220,12 @@ def event_rows(document: Document) -> list[TopRow]:
 
 def problem_rows(document: Document) -> list[TopRow]:
     """The gravest first."""
-    found = sorted(document["problems"].items(), key=lambda item: int(item[1]["rank"]))
-    rows = [(key, one, printables((one["level"], one["sentence"], one["remedy"]))) for key, one in found]
-    return [TopRow(key, cells, tuple(cells), LEVEL_COLOURS[one["level"]]) for key, one, cells in rows]
+    ordered = sorted(document["problems"].items(), key=lambda item: int(item[1]["rank"]))
+    rows = [
+        (key, problem, printables((problem["level"], problem["sentence"], problem["remedy"])))
+        for key, problem in ordered
+    ]
+    return [TopRow(key, cells, tuple(cells), LEVEL_COLOURS[problem["level"]]) for key, problem, cells in rows]
 
 
 def queue_rows(document: Document) -> list[TopRow]:
@@ -258,7 +261,7 @@ def turn_rows(document: Document) -> list[TopRow]:
     parked = {} if turns["parking"] is None else turns["parking"]["programs"]
     return [
         *(_turn_row(id, turns["clients"][id]) for id in ids),
-        *(_parked_row(key, one, turns["gpus"].get(one["gpu_uuid"])) for key, one in parked.items()),
+        *(_parked_row(key, program, turns["gpus"].get(program["gpu_uuid"])) for key, program in parked.items()),
     ]
 
 
@@ -353,7 +356,7 @@ def gpu_page(document: Document, uuid: str) -> Printable:
 def gpu_of(document: Document, uuid: str) -> str | None:
     """The UUID of the GPU that this UUID means: its own, or that of one of its MIG devices."""
     gpus = (document["gpus"] or {}).get("by_uuid") or {}
-    return next((each for each, gpu in gpus.items() if uuid == each or uuid in gpu["mig"]), None)
+    return next((gpu_uuid for gpu_uuid, gpu in gpus.items() if uuid == gpu_uuid or uuid in gpu["mig"]), None)
 
 
 def _lines(document: Document, uuid: str, gpu: Document) -> Iterator[str]:

@@ -19,8 +19,8 @@ def spark(readings: Iterable[float | None], width: int) -> str:
     length = max(1, -(-len(values) // width))
     cells = []
     for start in range(0, len(values), length):
-        known = [value for value in values[start : start + length] if value is not None]
-        mean = sum(known) / len(known) if known else None
+        present = [value for value in values[start : start + length] if value is not None]
+        mean = sum(present) / len(present) if present else None
         cells.append(" " if mean is None else _BLOCKS[min(7, max(0, round(mean * 7)))])
     return "".join(cells).rjust(width)
 
@@ -42,10 +42,10 @@ def graph(readings: Sequence[float | None], width: int, height: int) -> list[str
 
 def _level(values: Sequence[float | None], height: int) -> int | None:
     """In eighths of a line. What was measured has at least one: 0 is not a gap."""
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    return max(1, min(8 * height, round(8 * height * sum(known) / len(known))))
+    return max(1, min(8 * height, round(8 * height * sum(present) / len(present))))
 
 
 def _cell(level: int | None, line: int) -> str:
@@ -114,8 +114,8 @@ def printables(cells: Iterable[str]) -> tuple[Printable, ...]:
 
 
 def sum_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    present = [value for value in values if value is not None]
+    return sum(present) if present else None
 
 
 def arranged(rows: Iterable[TopRow], text: str, column: int | None, down: bool) -> list[TopRow]:
@@ -151,10 +151,10 @@ def _branch(row: TopRow, mark: str) -> TopRow:
 def _sorted(rows: list[TopRow], column: int | None, down: bool) -> list[TopRow]:
     if column is None:
         return rows
-    known = [row for row in rows if row.sort[column] is not None]
+    known_rows = [row for row in rows if row.sort[column] is not None]
     unknown = [row for row in rows if row.sort[column] is None]
     # A column holds either numbers or texts.
-    return sorted(known, key=_by(column), reverse=down) + unknown
+    return sorted(known_rows, key=_by(column), reverse=down) + unknown
 
 
 def _by(column: int) -> Callable[[TopRow], Any]:

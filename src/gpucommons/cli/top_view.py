@@ -68,9 +68,9 @@ _MAX_COMMAND = 4096
 def process_rows(document: Document, host: Mapping[str, HostUse] | None = None, tree: bool = False) -> list[TopRow]:
     """A row for each process on each GPU; with `tree`, also one for each job, container, pod or unit above them."""
     processes = (document["who"] or {"processes": {}})["processes"]
-    known = host or {}
+    by_key = host or {}
     if not tree:
-        return [_process_row(key, row, known.get(key, _UNKNOWN)) for key, row in processes.items()]
+        return [_process_row(key, row, by_key.get(key, _UNKNOWN)) for key, row in processes.items()]
     works: dict[str, list[str]] = {}
     for key, row in processes.items():
         works.setdefault(_work(row), []).append(key)
@@ -78,8 +78,8 @@ def process_rows(document: Document, host: Mapping[str, HostUse] | None = None, 
     for work, keys in works.items():
         parent = f"work/{work}" if work else ""
         if parent:
-            rows.append(_work_row(parent, work, [(processes[key], known.get(key, _UNKNOWN)) for key in keys]))
-        rows += [_process_row(key, processes[key], known.get(key, _UNKNOWN), parent) for key in keys]
+            rows.append(_work_row(parent, work, [(processes[key], by_key.get(key, _UNKNOWN)) for key in keys]))
+        rows += [_process_row(key, processes[key], by_key.get(key, _UNKNOWN), parent) for key in keys]
     return rows
 
 
@@ -157,7 +157,7 @@ def _process_row(key: str, row: Document, use: HostUse, parent: str = "") -> Top
 def host_use(before: Document | None, now: Document) -> Mapping[str, HostUse]:
     """What each process uses of the host, by the key of its row, from two documents of /api/v1/who."""
     earlier = (before["host_use"] if before else None) or {}
-    found: dict[str, HostUse] = {}
+    by_key: dict[str, HostUse] = {}
     for key, use in (now["host_use"] or {}).items():
         first = earlier.get(key)
         span_s = now["time_unix_s"] - before["time_unix_s"] if before else 0.0
@@ -165,8 +165,8 @@ def host_use(before: Document | None, now: Document) -> Mapping[str, HostUse]:
         if first and span_s > 0 and use["cpu_seconds"] is not None and first["cpu_seconds"] is not None:
             ratio = (use["cpu_seconds"] - first["cpu_seconds"]) / span_s
         age_s = None if use["start_unix_s"] is None else now["time_unix_s"] - use["start_unix_s"]
-        found[key] = HostUse(ratio, use["rss_bytes"], age_s)
-    return found
+        by_key[key] = HostUse(ratio, use["rss_bytes"], age_s)
+    return by_key
 
 
 def command_of(row: Document) -> str | None:
@@ -210,13 +210,13 @@ class TopNode:
         self.choose(self.choice)
         if update.recent is not None:
             self._recent = {
-                series: {uuid: deque(values, RECENT_S) for uuid, values in found.items()}
-                for series, found in update.recent.items()
+                series: {uuid: deque(values, RECENT_S) for uuid, values in by_uuid.items()}
+                for series, by_uuid in update.recent.items()
             }
         for uuid, gpu in ((update.document["gpus"] or {}).get("by_uuid") or {}).items():
             for series, name in _FIELDS.items():
-                known = self._recent.setdefault(series, {}).setdefault(uuid, deque(maxlen=RECENT_S))
-                known.append(gpu[name])
+                column = self._recent.setdefault(series, {}).setdefault(uuid, deque(maxlen=RECENT_S))
+                column.append(gpu[name])
 
     def choose(self, choice: GpuChoice) -> None:
         self.choice = choice
@@ -231,9 +231,9 @@ class TopNode:
 
     async def ask_host_use(self) -> None:
         """The stream does not have it."""
-        found = await self.feed.ask("who", {})
-        if found is not None and (self.who is None or found["sequence"] != self.who["sequence"]):
-            self.who, self.who_before = found, self.who
+        document = await self.feed.ask("who", {})
+        if document is not None and (self.who is None or document["sequence"] != self.who["sequence"]):
+            self.who, self.who_before = document, self.who
 
 
 # The tabs of `gpucommons top`: the columns and rows of each, the key that opens it, and what it says when empty.
@@ -309,8 +309,10 @@ def _parts(node: TopNode) -> Iterator[str]:
         yield "LOST, last known state"
     yield document["hostname"]
     if node.choice.names:
-        found = sorted(str(gpu["index"]) for gpu in (document["gpus"] or {"by_uuid": {}})["by_uuid"].values())
-        yield f"only GPU {', '.join(found)} (a: all)" if found else f"no GPU {', '.join(node.choice.names)} (a: all)"
+        indices = sorted(str(gpu["index"]) for gpu in (document["gpus"] or {"by_uuid": {}})["by_uuid"].values())
+        yield (
+            f"only GPU {', '.join(indices)} (a: all)" if indices else f"no GPU {', '.join(node.choice.names)} (a: all)"
+        )
     if document["simulated"]:
         yield f"SIMULATED {document['simulated']}"
     cpu, memory = document["node"]["cpu"], document["node"]["memory"]

@@ -65,13 +65,13 @@ def why(
             else f"no process, job, user, request or client {target!r} is on a GPU or waits for one"
         )
     if as_json:
-        found = {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in clients}
+        by_id = {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in clients}
         waiting = (
             {id: {**queue["waiting"][id], "behind": requests_before(queue, id)} for id in requests} if queue else {}
         )
         envelope = {name: value for name, value in document.items() if name not in ("turns", "queue")}
         others = {key: {**row, "paused_for_lease": paused.get(row["pid"])} for key, row in unscheduled.items()}
-        show(indented({**envelope, "why": found, "requests": waiting, "unscheduled": others, "parking": rooms}))
+        show(indented({**envelope, "why": by_id, "requests": waiting, "unscheduled": others, "parking": rooms}))
         return
     now_s = document["time_unix_s"] if queued is None else queued["time_unix_s"]
     lines = [request_line(queue, id, now_s) for id in requests] if queue else []

@@ -86,8 +86,11 @@ class DevicePlugin:
         self._latest.read()
         healthy = sum(device.healthy for device in self.devices)
         faulty = len(self.devices) - healthy
-        offered = ((each.name, healthy * each.shares_per_gpu, faulty * each.shares_per_gpu) for each in self._resources)
-        return DevicePluginReading(tuple(OfferedResource(*each) for each in offered), self._registrations)
+        offered = (
+            (resource.name, healthy * resource.shares_per_gpu, faulty * resource.shares_per_gpu)
+            for resource in self._resources
+        )
+        return DevicePluginReading(tuple(OfferedResource(*fields) for fields in offered), self._registrations)
 
     async def run(self) -> None:
         """Serve until cancelled, across restarts of the kubelet."""
@@ -111,11 +114,11 @@ class DevicePlugin:
 
     def _kubelet_start(self) -> tuple[int, int]:
         """Identifies the kubelet's socket: another one is another start of the kubelet."""
-        found = check_kubelet(str(self._kubelet), DIRECTORY)
-        return found.st_ino, found.st_mtime_ns
+        status = check_kubelet(str(self._kubelet), DIRECTORY)
+        return status.st_ino, status.st_mtime_ns
 
     def _sockets(self) -> Iterator[Path]:
-        return (self._directory / each.socket_name for each in self._resources)
+        return (self._directory / resource.socket_name for resource in self._resources)
 
     @asynccontextmanager
     async def _served(self, resource: ShareResource) -> AsyncIterator[None]:
@@ -185,8 +188,8 @@ class _Service:
         plugin, shares_per_gpu = self._plugin, self._resource.shares_per_gpu
         async with _errors_of(context):
             return messages.preference_answer(
-                preferred_shares(*each, plugin.allocated, shares_per_gpu, plugin.placement)
-                for each in messages.preference_requests(request)
+                preferred_shares(*preference, plugin.allocated, shares_per_gpu, plugin.placement)
+                for preference in messages.preference_requests(request)
             )
 
     async def allocate(self, request: bytes, context: "Context") -> bytes:

@@ -42,7 +42,8 @@ class PreferenceRequest(NamedTuple):
 def preference_requests(message: bytes) -> list[PreferenceRequest]:
     """PreferredAllocationRequest: one entry for each container."""
     return [
-        PreferenceRequest(texts_of(each, 1), texts_of(each, 2), number_of(each, 3)) for each in submessages(message, 1)
+        PreferenceRequest(texts_of(content, 1), texts_of(content, 2), number_of(content, 3))
+        for content in submessages(message, 1)
     ]
 
 
@@ -52,19 +53,19 @@ def preference_answer(chosen: Iterable[Iterable[str]]) -> bytes:
 
 def allocate_requests(message: bytes) -> list[list[str]]:
     """AllocateRequest: the shares for each container."""
-    return [texts_of(each, 1) for each in submessages(message, 1)]
+    return [texts_of(content, 1) for content in submessages(message, 1)]
 
 
 def allocate_answer(grants: Iterable[ContainerGrant]) -> bytes:
-    return b"".join(message_field(1, _container(each)) for each in grants)
+    return b"".join(message_field(1, _container(granted)) for granted in grants)
 
 
 def _container(given: ContainerGrant) -> bytes:
     variables = (text_field(1, name) + text_field(2, value) for name, value in given.environment.items())
-    mounts = (text_field(1, each[0]) + text_field(2, each[1]) + flag_field(3, each[2]) for each in given.mounts)
+    mounts = (text_field(1, mount[0]) + text_field(2, mount[1]) + flag_field(3, mount[2]) for mount in given.mounts)
     devices = (text_field(1, name) for name in given.cdi_devices)
     return b"".join(
-        message_field(field, each)
+        message_field(field, content)
         for field, messages in ((1, variables), (2, mounts), (5, devices))
-        for each in messages
+        for content in messages
     )

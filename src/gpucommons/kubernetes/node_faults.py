@@ -88,14 +88,14 @@ def condition_patch(node: JsonObject, report: FaultReport, now: str) -> object |
 
 def taint_patch(node: JsonObject, required: bool) -> object | None:
     """A merge patch with the version of the object: a list of taints is only replaced as a whole."""
-    taints = [mapping(each) for each in items(mapping(node.get("spec")).get("taints"))]
+    taints = [mapping(taint) for taint in items(mapping(node.get("spec")).get("taints"))]
     of_key = [
-        each for each in taints if text(each.get("key")) == TAINT_KEY and text(each.get("effect")) == "NoSchedule"
+        taint for taint in taints if text(taint.get("key")) == TAINT_KEY and text(taint.get("effect")) == "NoSchedule"
     ]
-    ours = [each for each in of_key if text(each.get("value")) == _TAINT["value"]]
+    ours = [taint for taint in of_key if text(taint.get("value")) == _TAINT["value"]]
     if required == bool(ours) or (required and of_key):
         return None
-    now = [*taints, _TAINT] if required else [each for each in taints if each not in ours]
+    now = [*taints, _TAINT] if required else [taint for taint in taints if taint not in ours]
     version = text(mapping(node.get("metadata")).get("resourceVersion"))
     return {"metadata": {"resourceVersion": version}, "spec": {"taints": now}}
 
@@ -109,7 +109,7 @@ def unreported(node: JsonObject, report: FaultReport) -> list[str]:
 def _condition(node: JsonObject) -> JsonObject:
     """Empty if the node has none."""
     conditions = map(mapping, items(mapping(node.get("status")).get("conditions")))
-    return next((each for each in conditions if text(each.get("type")) == CONDITION), {})
+    return next((condition for condition in conditions if text(condition.get("type")) == CONDITION), {})
 
 
 def events(node: str, report: FaultReport, new: Iterable[str], now: str) -> Iterator[tuple[str, object]]:

@@ -60,20 +60,20 @@ def offered_devices(
     reading: GpuReading, faulty: AbstractSet[str], before: Iterable[OfferedDevice] = ()
 ) -> tuple[OfferedDevice, ...]:
     """A lost GPU keeps the devices that it had before, as unhealthy. A GPU in MIG mode without devices offers none."""
-    known: dict[str, list[str]] = {}
+    uuids_of_gpu: dict[str, list[str]] = {}
     for device in before:
-        known.setdefault(device.gpu_uuid, []).append(device.uuid)
-    found: list[OfferedDevice] = []
+        uuids_of_gpu.setdefault(device.gpu_uuid, []).append(device.uuid)
+    devices: list[OfferedDevice] = []
     for gpu in reading.gpus:
         uuid = gpu.identity.uuid
         if not gpu.up:
-            uuids = known.get(uuid, [uuid])
+            uuids = uuids_of_gpu.get(uuid, [uuid])
         elif gpu.mig_enabled:
             uuids = [instance.uuid for instance in gpu.mig]
         else:
             uuids = [uuid]
-        found += (OfferedDevice(each, uuid, uuid not in faulty) for each in uuids)
-    return tuple(found)
+        devices += (OfferedDevice(device_uuid, uuid, uuid not in faulty) for device_uuid in uuids)
+    return tuple(devices)
 
 
 def share_ids(device: OfferedDevice, shares_per_gpu: int) -> Iterator[str]:
@@ -158,12 +158,12 @@ def grant(
     injection: Injection,
 ) -> ContainerGrant:
     """Each GPU once, however many of its shares are given. Raises UnknownShare."""
-    known = {share: device.uuid for device in offered for share in share_ids(device, resource.shares_per_gpu)}
+    device_of_share = {share: device.uuid for device in offered for share in share_ids(device, resource.shares_per_gpu)}
     uuids: dict[str, None] = {}
     for share in shares:
-        if share not in known:
+        if share not in device_of_share:
             raise UnknownShare(f"{resource.name} has no share {share}")
-        uuids[known[share]] = None
+        uuids[device_of_share[share]] = None
     environment: dict[str, str] = {}
     mounts: list[ShareMount] = []
     if injection == "mounts":

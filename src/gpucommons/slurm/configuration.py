@@ -47,16 +47,16 @@ class NodePlan:
 
 def files(plan: NodePlan) -> Mapping[str, str]:
     """The content of each file by its name; scripts end with .sh."""
-    found = {"gres.conf": _text(_gres(plan)), "slurm.conf": _text(_slurm(plan))}
+    texts = {"gres.conf": _text(_gres(plan)), "slurm.conf": _text(_slurm(plan))}
     options = f" --gpus {len(plan.gpu_files)}" if plan.day_night else ""
     options += f" --shard-mib {plan.shard_mib}" if plan.shard_mib else ""
     for hook in _HOOKS:
-        found[f"{hook}.sh"] = _script(f"{plan.python} -I -S {plan.hooks_file} {hook}{options}")
-    found["health.sh"] = _script(f"{plan.command} slurm health")
-    found["admin-comment.sh"] = _script(f"{plan.command} slurm admin-comment")
+        texts[f"{hook}.sh"] = _script(f"{plan.python} -I -S {plan.hooks_file} {hook}{options}")
+    texts["health.sh"] = _script(f"{plan.command} slurm health")
+    texts["admin-comment.sh"] = _script(f"{plan.command} slurm admin-comment")
     if plan.day_night:
-        found["night-devices.sh"] = _text(_night_devices(plan))
-    return found
+        texts["night-devices.sh"] = _text(_night_devices(plan))
+    return texts
 
 
 def night_file(gpu_file: str) -> str:

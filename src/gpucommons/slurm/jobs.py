@@ -123,7 +123,7 @@ def _shards(gres: str) -> Mapping[int, int]:
             gpus = indices(place.removeprefix("IDX:"))
             return {gpu: int(count) // len(gpus) for gpu in gpus} if gpus else {}
         # From Slurm 23.02 on: the shards in use of those on each GPU, (2/4,0/4).
-        used = [parse_decimal(each.partition("/")[0]) for each in place.split(",")]
+        used = [parse_decimal(part.partition("/")[0]) for part in place.split(",")]
         return {gpu: shards for gpu, shards in enumerate(used) if shards}
     return {}
 
@@ -141,16 +141,16 @@ _BRACKETS: Final = re.compile(r"([^,\[\]]*)\[([^\]]*)\]([^,\[\]]*)|([^,\[\]]+)")
 
 def host_names(expression: str) -> list[str]:
     """The nodes of Slurm's list: gpu[01-03,7],login. One pair of brackets in each name, as slurm.conf mostly has."""
-    found: list[str] = []
+    names: list[str] = []
     for before, inside, after, plain in _BRACKETS.findall(expression):
         if plain:
-            found.append(plain)
+            names.append(plain)
         for part in filter(None, inside.split(",")):
             first, _, last = part.partition("-")
             low, high = parse_decimal(first.lstrip("0") or "0"), parse_decimal((last or first).lstrip("0") or "0")
             if low is not None and high is not None and high - low < 65_536:
-                found += (f"{before}{number:0{len(first)}}{after}" for number in range(low, high + 1))
-    return found
+                names += (f"{before}{number:0{len(first)}}{after}" for number in range(low, high + 1))
+    return names
 
 
 # The prolog's files.
@@ -166,13 +166,13 @@ class JobFile(NamedTuple):
 def read_job_files(directory: Path) -> list[JobFile]:
     """Those that can be read, by number. Raises OSError if the directory cannot."""
     numbers = sorted(number for path in directory.iterdir() if (number := parse_decimal(path.name)) is not None)
-    found = []
+    jobs = []
     for number in numbers[:_MAX_JOBS]:
         # Empty: the job ended after the directory was listed.
         if fields := fields_of_file(f"{directory}/{number}"):
             gpus = tuple(indices(fields.get("gpus", "")))
-            found.append(JobFile(str(number), parse_decimal(fields.get("uid", "")), gpus, fields.get("node", "")))
-    return found
+            jobs.append(JobFile(str(number), parse_decimal(fields.get("uid", "")), gpus, fields.get("node", "")))
+    return jobs
 
 
 class _Answer(NamedTuple):
@@ -229,12 +229,12 @@ class SlurmJobsReader:
 
     def read_hosts(self) -> JobHostReading:
         """CPU time and host memory of the jobs that `read` has found, from their cgroups. Asks Slurm nothing."""
-        found = {}
+        uses = {}
         for id, answer in self._answers.items():
             if answer.details is not None and not answer.details.has_ended:
                 used = cgroup_usage(self._cgroupfs, self._directories(id))
-                found[id] = JobHostUse(answer.details.cpus, answer.details.memory_bytes, *used[:2])
-        return JobHostReading(found)
+                uses[id] = JobHostUse(answer.details.cpus, answer.details.memory_bytes, *used[:2])
+        return JobHostReading(uses)
 
     def _directories(self, job: str) -> dict[str, str]:
         """Those of a job below the cgroup file system: of version 2, and of each controller of version 1."""
