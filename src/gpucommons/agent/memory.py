@@ -69,6 +69,8 @@ def is_calm(snapshot: Snapshot | None) -> bool:
 
 def shorten_pauses() -> None:
     """Call once everything is loaded and running."""
+    # The collector was off while modules were loaded: what they dropped is among what is frozen.
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_THRESHOLD, _MIDDLE_THRESHOLD, _NEVER)
