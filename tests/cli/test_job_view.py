@@ -25,6 +25,7 @@ JOB: dict[str, Any] = {
     "asked_memory_bytes": 20 * GIB,
     "hints": ["asked 2 GPUs, used 1: ask for fewer"],
     "currency": "EUR",
+    "dashboard_url": "https://grafana.example.org/d/usage?var-job=lease-12",
 }
 
 
@@ -35,18 +36,19 @@ def test_every_figure_and_the_hints() -> None:
         "0.867 GPU-hours, GPU busy 19% of the time, SM 12%, peak memory 12.3 of 20.0 GiB asked, "
         "0.210 kWh, 2.23 EUR, 79.8 g CO2",
         "hint: asked 2 GPUs, used 1: ask for fewer",
+        "dashboard: https://grafana.example.org/d/usage?var-job=lease-12",
     ]
 
 
 def test_what_is_not_known_is_left_out() -> None:
     unknown = dict.fromkeys(("first_unix_s", "waited_s", "ran_s", "busy_ratio", "peak_memory_bytes"))
     total = {"held_gpu_hours": 1.0, "efficiency_ratio": None, "energy_kwh": None}
-    job = {**JOB, **unknown, "slots": {"GPU-a": {"name": "1"}}, "total": total, "hints": []}
+    job = {**JOB, **unknown, "slots": {"GPU-a": {"name": "1"}}, "total": total, "hints": [], "dashboard_url": None}
     assert list(job_lines(job)) == ["lease-12 of alice: ran on GPU 1", "1.000 GPU-hours"]
     assert list(figure_lines({**job, "total": {**total, "cost": None, "co2_g": None}})) == ["1.000 GPU-hours"]
 
 
 def test_memory_that_was_not_asked_for_and_money_without_a_currency() -> None:
     job = {name: value for name, value in JOB.items() if name != "currency"} | {"asked_memory_bytes": None}
-    (figures, _) = figure_lines(job)
+    figures = next(figure_lines(job))
     assert "peak memory 12.3 GiB, 0.210 kWh, 2.23, 79.8 g CO2" in figures

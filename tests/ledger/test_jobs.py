@@ -90,7 +90,8 @@ def test_the_figures_of_a_job(tmp_path: Path, every: int) -> None:
     assert job.figures == JobFigures(begun, begun + 100, 12 * 2**20, seen_ns, 60 * NS, 10 * NS, 1500, 20 * 2**20), (
         "a batch that is written again counts once"
     )
-    document = job_document(BilledJob(job, PRICES))
+    document = job_document(BilledJob(job, PRICES, "http://jobs/{job}?from={from_ms}&to={to_ms}"))
+    assert document["dashboard_url"] == f"http://jobs/lease-7?from={begun}000&to={begun + 100}000"
     Draft202012Validator(JOB).validate(document)
     assert document["users"] == ["alice"]
     assert (document["waited_s"], document["ran_s"]) == (1.5, 100)
@@ -121,6 +122,7 @@ def test_jobs_are_found_by_their_names_and_others_are_not(tmp_path: Path) -> Non
         Draft202012Validator(JOB).validate(document)
         assert "cost" not in str(document)
         assert document["peak_memory_bytes"] is None
+        assert document["dashboard_url"] is None
     for name in ("", "471", "4711 ", "other/train-0", "alice", "lease-4711", "%", "' OR 1=1"):
         assert read_job(path, name) is None, name
     assert read_job(path, "4711", "bob") is not None

@@ -50,6 +50,7 @@ class Accounts:
         self._wall = wall
         self._interval_s, self._flush_s = interval_s, ledger.flush_s
         self._prices = prices_of(settings.accounts)
+        self._job_url = settings.fleet.job_url
         self._quotas = {user: HoldingQuota(quota.gpu_equivalents) for user, quota in settings.quotas.items()}
         self._integrator = Integrator(_LONGEST_GAP * interval_s)
         self._writer = LedgerWriter(
@@ -148,7 +149,7 @@ class Accounts:
             job = read_job(self._file, query.id, query.user) if self._file.exists() else None
         except LedgerError as error:
             raise LedgerUnreadable(str(error)) from error
-        return None if job is None else BilledJob(job, self._prices)
+        return None if job is None else BilledJob(job, self._prices, self._job_url)
 
     def _report(self, query: ReportQuery) -> PeriodAccounts:
         """Empty while there is no ledger file: nothing was held yet."""

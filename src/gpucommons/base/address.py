@@ -1,8 +1,9 @@
-"""Parses HOST:PORT and unix:PATH, and finds the address of a node's page. Pure: opens no socket."""
+"""Parses HOST:PORT and unix:PATH, and makes the addresses of a node's page and of a job's. Pure: opens no socket."""
 
 import ipaddress
 import re
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from gpucommons.base.text import parse_decimal
 
@@ -128,7 +129,7 @@ def _is_name(text: str) -> bool:
     return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
 
 
-# The address of a node's page, from the labels of its target. Pure.
+# The address of a node's page, from the labels of its target, and that of a job in a dashboard. Pure.
 #
 # Labels come from outside: only names that are certainly a host, with or without a port, become part of an address.
 
@@ -136,18 +137,40 @@ _HOST = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]"
 _INSTANCE: Final = re.compile(rf"({_HOST})(?::[0-9]{{1,5}})?", re.ASCII)
 _PLACE: Final = re.compile(r"\{([^{}]*)\}")
 _PATTERN: Final = re.compile(r"https?://[^\s\"'<>\\`]+", re.ASCII)
-_KNOWN: Final = ("instance", "host", "node")
 
 
 def check_page_url(text: str) -> None:
     """Raises ValueError for a pattern that is not an address with known placeholders."""
-    unknown = [name for name in _PLACE.findall(text) if name not in _KNOWN]
-    plain = _PLACE.sub("x", text)
-    if _PATTERN.fullmatch(plain) is None or "{" in plain or "}" in plain or unknown:
+    if not _is_pattern(text, ("instance", "host", "node")):
         raise ValueError(
             f"invalid address {text!r}: use http:// or https:// with {{instance}}, {{host}} or {{node}}, "
             "such as http://{host}:9460/"
         )
+
+
+def check_job_url(text: str) -> None:
+    """As `check_page_url`, for the address of a job."""
+    if text and not _is_pattern(text, ("job", "from_ms", "to_ms")):
+        raise ValueError(
+            f"invalid address {text!r}: use http:// or https:// with {{job}}, {{from_ms}} or {{to_ms}}, "
+            "such as https://grafana.example.org/d/usage?var-job={job}&from={from_ms}&to={to_ms}"
+        )
+
+
+def _is_pattern(text: str, names: tuple[str, ...]) -> bool:
+    plain = _PLACE.sub("x", text)
+    is_address = _PATTERN.fullmatch(plain) is not None and "{" not in plain and "}" not in plain
+    return is_address and all(name in names for name in _PLACE.findall(text))
+
+
+def job_address(pattern: str, job: str, first_s: int | None, last_s: int | None) -> str | None:
+    """None without a pattern, and where the pattern needs a time that is not known."""
+    times = {"from_ms": first_s, "to_ms": last_s}
+    values = {name: None if seconds is None else str(1000 * seconds) for name, seconds in times.items()}
+    values["job"] = quote(job, safe="", errors="replace")
+    if not pattern or any(values[name] is None for name in _PLACE.findall(pattern)):
+        return None
+    return _PLACE.sub(lambda match: values[match[1]] or "", pattern)
 
 
 def host_of(instance: str) -> str:

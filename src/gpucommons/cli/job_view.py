@@ -39,6 +39,8 @@ def figure_lines(job: Document) -> Iterator[str]:
         parts.append(f"{co2_text(total['co2_g'])} CO2")
     yield ", ".join(parts)
     yield from (f"hint: {hint}" for hint in job["hints"])
+    if job.get("dashboard_url"):
+        yield f"dashboard: {job['dashboard_url']}"
 
 
 def slot_names(names: list[str]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpucommons.base.address import job_address
 from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, parse_decimal, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound
@@ -163,7 +164,9 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     document = {**document, "limits": limits} if limits else document
     document = {**document, "nodes": {name: asdict(use) for name, use in nodes.items()}} if nodes else document
     if job is None and nodes and not as_json:
-        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes)]))
+        url = job_address(load_settings(reader.config, {}).settings.fleet.job_url, id, None, None)
+        link = [] if url is None else [f"dashboard: {url}"]
+        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes), *link]))
         return
     if job is None and not nodes:
         hidden = document["hidden"]
@@ -210,7 +213,8 @@ def _own_job(reader: Reader, id: str) -> Document:
     except LedgerError as error:
         raise CommandError(str(error)) from error
     reader.say_alone(f"this command reads {path}")
-    job = None if accounts is None else job_document(BilledJob(accounts, prices_of(settings.accounts)))
+    billed = None if accounts is None else BilledJob(accounts, prices_of(settings.accounts), settings.fleet.job_url)
+    job = None if billed is None else job_document(billed)
     return {"hidden": None, "job": job}
 
 

@@ -7,7 +7,7 @@ and idle holders in `accounts`, the monitoring stack in `stack`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpucommons.base.address import check_page_url, parse_address, parse_host_names
+from gpucommons.base.address import check_job_url, check_page_url, parse_address, parse_host_names
 from gpucommons.config.accounts import (
     AccountsSettings,
     EventsSettings,
@@ -433,6 +433,12 @@ class FleetSettings:
         "address of a node's page, with {instance} (the label), {host} (the label without its port) or {node} (the "
         "label `node`, else the host)",
         check=check_page_url,
+    )
+    job_url: str = option(
+        "",
+        "address of a job in your dashboards, for its report, with {job}, {from_ms} and {to_ms} (when it began and "
+        "ended); empty: none",
+        check=check_job_url,
     )
 
 

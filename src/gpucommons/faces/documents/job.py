@@ -6,6 +6,7 @@ Every number is one conversion of an exact sum, as in the accounts: the totals a
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from gpucommons.base.address import job_address
 from gpucommons.faces.documents.accounts import ROW, currency, hours, total_of
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text
 from gpucommons.faces.documents.schema import (
@@ -53,6 +54,7 @@ class _Sums(NamedTuple):
     total: Amounts
     charge: Charge
     outcome: JobOutcome
+    dashboard_url: str | None
 
 
 _SLOT = Record[_SlotOfJob](
@@ -80,6 +82,7 @@ _JOB = Record[_Sums](
     idle_cpu_ratio=(NUMBER_OR_NULL, lambda sums: rounded(sums.outcome.idle_cpu_ratio, 4)),
     idle_disk_ratio=(NUMBER_OR_NULL, lambda sums: rounded(sums.outcome.idle_disk_ratio, 4)),
     hints=(listed(TEXT), lambda sums: list(job_hints(sums.outcome))),
+    dashboard_url=(TEXT_OR_NULL, lambda sums: sums.dashboard_url),
 )
 JOB: Schema = _JOB.schema
 SCHEMA: Schema = record(**ENVELOPE, job=or_null(JOB))
@@ -93,10 +96,11 @@ class JobQuery(NamedTuple):
 
 
 class BilledJob(NamedTuple):
-    """A job and the prices that are in force."""
+    """A job, the prices that are in force, and the setting `fleet.job_url`."""
 
     job: JobUsage
     prices: Prices
+    job_url: str = ""
 
 
 ReadJob = Callable[[JobQuery], Awaitable[BilledJob | None]]
@@ -130,7 +134,9 @@ def job_document(billed: BilledJob) -> dict[str, Json]:
             charge = charge.plus(charge_of(slot, job.models.get(slot.gpu_uuid, ""), amounts, prices))
     slots = {slot: sum_amounts(parts) for slot, parts in by_slot.items()}
     total = sum_amounts(slots.values())
-    return _JOB.build(_Sums(job, prices, slots, total, charge, _outcome(job, slots, total)))
+    times = (None, None) if job.figures is None else (job.figures.first_s, job.figures.last_s)
+    dashboard_url = job_address(billed.job_url, job.name, *times)
+    return _JOB.build(_Sums(job, prices, slots, total, charge, _outcome(job, slots, total), dashboard_url))
 
 
 def _waited_s(job: JobUsage) -> float | None:
