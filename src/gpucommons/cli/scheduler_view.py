@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from gpucommons.base.text import gibibytes
+from gpucommons.base.text import gibibytes, parse_decimal
 from gpucommons.model.words import DEFAULT_GPU, NO_POD
 
 Document = Mapping[str, Any]
@@ -35,7 +35,7 @@ def _place(item: tuple[str, Document]) -> tuple[bool, list[tuple[bool, str]]]:
     """GPUs by number, each with its MIG devices below it: 6, 6.0, 6.1, 7. What has no number comes last."""
     slot = item[1]["slot"]
     parts = str(slot).split(".")
-    return slot is None, [(not part.isdigit(), part.zfill(6)) for part in parts]
+    return slot is None, [(parse_decimal(part) is None, part.zfill(6)) for part in parts]
 
 
 def parked_programs(turns: Document) -> Mapping[str, Document]:

@@ -243,10 +243,10 @@ class Coruns(Generic[Client]):
             # Light clients ran along. What each of them does alone is not part of this one's.
             along = (facts[client].alone.mean for client in clients if client != heavy[0])
             rest = activity.without(mean for mean in along if mean is not None)
-            if is_quiet(rest) and not is_quiet(activity, _FULL):
-                # Those that ran along had less of a full GPU than alone: for how long it was busy is not known.
-                rest = rest._replace(busy=None)
-            facts[heavy[0]].learn_alone(rest, now_s)
+            # Those that ran along had less of a full GPU than alone: that little was left makes no client light.
+            proves_nothing = is_quiet(rest) and not is_quiet(activity, _FULL)
+            if not (proves_nothing and facts[heavy[0]].light is False):
+                facts[heavy[0]].learn_alone(rest, now_s)
         elif heavy:
             self._together.setdefault(frozenset(heavy), Activity()).learn(activity, now_s)
 
