@@ -136,7 +136,7 @@ def test_a_day_job_has_the_memory_of_the_suspended_night_job(night: SlurmNode) -
     until(lambda: why_stopped(program.pid), "it is stopped again")
     assert stands_still(night, program)
     night.cluster.run("scancel", day)
-    night.cluster.wait_for(job, "RUNNING")
+    night.cluster.wait_for(job, "RUNNING", 120)
     before = program.progress()
     until(lambda: program.progress() > before + 0.2, "the night job goes on")
     assert program.program.gpu_bytes == 4 << 30
@@ -235,7 +235,8 @@ def test_a_job_that_is_requeued_while_it_is_suspended_gives_its_gpu_back_and_beg
     night.cluster.wait_for(job, "PENDING")
     assert night.cluster.reason(job) == "JobHeldAdmin", "Slurm holds a job that an administrator had suspended"
     night.cluster.run("scontrol", "release", job)
-    night.cluster.wait_for(job, "RUNNING")
+    # Its credential expires after 15 s, and Slurm looks for such jobs once a minute where no other job comes or ends.
+    night.cluster.wait_for(job, "RUNNING", 120)
     until(lambda: night.holds_a_gpu(job), "it holds a GPU again")
 
 
@@ -250,7 +251,7 @@ def test_a_job_that_is_requeued_while_a_day_job_has_its_gpu_begins_again_after_i
     until(lambda: not night.holds_a_gpu(job), "the requeued job holds nothing")
     until(lambda: night.holds_a_gpu(day), "the day job holds both")
     night.cluster.run("scancel", day)
-    night.cluster.wait_for(job, "RUNNING")
+    night.cluster.wait_for(job, "RUNNING", 120)
     until(lambda: night.holds_a_gpu(job), "it holds a GPU again")
     until(lambda: night.cluster.output(job).endswith("begun 1\n"), "its script has begun twice")
 

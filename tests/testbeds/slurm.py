@@ -56,8 +56,8 @@ class SlurmCluster:
         """Why it waits."""
         return self.run("squeue", "-h", "-o", "%r", "-j", job).strip()
 
-    def wait_for(self, job: str, state: str) -> None:
-        until(lambda: self.state(job) == state, f"job {job} is {state}; {self.logs()}")
+    def wait_for(self, job: str, state: str, within_s: float = 40) -> None:
+        until(lambda: self.state(job) == state, f"job {job} is {state}; {self.logs()}", within_s)
 
     def cancel_all(self) -> None:
         """Jobs of every user, also suspended ones; returns when their epilogs have run."""
