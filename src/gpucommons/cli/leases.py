@@ -3,6 +3,7 @@
 Points in time are taken as people write them: `now`, `in 2h`, `9:00`, `tomorrow 9:00`.
 """
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -27,11 +28,13 @@ from gpucommons.leases.protocol import LeaseServiceGone, answer_of
 
 # One request to the agent about leases, and its answer.
 
+_SOCKET_VARIABLE: Final = "GPUCOMMONS_LEASES_SOCKET"
+
 
 def ask(config: Path | None, request: Mapping[str, object]) -> Any:
     """Raises AgentUnreachable where no agent answers, NotFound for an unknown id, CommandError where it refuses."""
     try:
-        line = answer_of(lease_sockets(load_settings(config, {}).settings.leases.socket), request)
+        line = answer_of(lease_sockets(_socket(config)), request)
     except LeaseServiceGone as gone:
         raise AgentUnreachable(f"no agent gives leases here: {gone}; start it with: gpucommons up") from None
     if line.get("unknown"):
@@ -39,6 +42,13 @@ def ask(config: Path | None, request: Mapping[str, object]) -> Any:
     if line.get("event") != "answer":
         raise CommandError(str(line.get("error")))
     return line["answer"]
+
+
+def _socket(config: Path | None) -> str:
+    """`leases.socket`. Loading all settings takes time: only for a file, or its variable."""
+    if config is None and _SOCKET_VARIABLE not in os.environ:
+        return ""
+    return load_settings(config, {}).settings.leases.socket
 
 
 # Points in time as people write them: `now`, `in 2h`, `9:00`, `tomorrow 9:00`, `monday 14:00`, a date. Pure.
