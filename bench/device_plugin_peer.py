@@ -8,14 +8,13 @@ with `nvshare_library = true` a container gets the same.
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import grpc.aio
 
-from bench.inside import run_inside
+from bench.inside import logged_program, run_inside
 from bench.table import show
 from fakes.device_manager import DeviceManager
 from fakes.nvml.build import build
@@ -125,18 +124,9 @@ def gpu_uuid() -> str:
 def drive(
     runner: asyncio.Runner, command: list[str], environment: Mapping[str, str], directory: Path, uuid: str
 ) -> Seen:
-    log = directory / "plugin.log"
-    with log.open("wb") as out:
-        own = {**os.environ, **environment, "NVSHARE_VIRTUAL_DEVICES": str(SHARES)}
-        child = subprocess.Popen(command, env=own, stdout=out, stderr=out, cwd=directory)
-    try:
+    own = {**os.environ, **environment, "NVSHARE_VIRTUAL_DEVICES": str(SHARES)}
+    with logged_program(command, own, directory / "plugin.log"):
         seen = runner.run(ask_twice(uuid))
-    except BaseException:
-        print(log.read_text(errors="replace")[-3000:])
-        raise
-    finally:
-        child.terminate()
-        child.wait(timeout=30)
     return {what: shown.replace(uuid, "UUID") for what, shown in seen.items()}
 
 

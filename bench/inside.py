@@ -1,6 +1,10 @@
-"""A benchmark that runs itself again on a made machine: with a network, a /run and processes of its own."""
+"""A benchmark that runs itself again on a made machine, with a network, a /run and processes of its own, and the
+programs that it compares there."""
 
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
@@ -18,3 +22,18 @@ def run_inside(module: str, *paths: str, within_s: float) -> NoReturn:
             inside.wait(timeout=within_s)
         print(log.read_text())
         sys.exit(inside.returncode)
+
+
+@contextmanager
+def logged_program(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[None]:
+    """The program runs in the folder of its log, whose end is printed where the comparison fails."""
+    with log.open("wb") as out:
+        child = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=log.parent)
+    try:
+        yield
+    except BaseException:
+        print(log.read_text(errors="replace")[-3000:])
+        raise
+    finally:
+        child.terminate()
+        child.wait(timeout=30)

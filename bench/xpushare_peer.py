@@ -8,13 +8,12 @@ of its own. Bar: no difference.
 
 import http.client
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.inside import run_inside
+from bench.inside import logged_program, run_inside
 from bench.table import show
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process
@@ -58,10 +57,8 @@ def compare(program: Path, directory: Path) -> None:
 
 def drive(name: str, command: list[str], environment: Mapping[str, str], log: Path) -> Seen:
     socket = f"/var/run/{name}/scheduler.sock"
-    with log.open("wb") as out:
-        child = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=log.parent)
     seen: Seen = {}
-    try:
+    with logged_program(command, environment, log):
         client = connect(socket)
         for step in STEPS:
             if step == "registered":
@@ -74,13 +71,7 @@ def drive(name: str, command: list[str], environment: Mapping[str, str], log: Pa
                 client.release()
             for metric, value in settled(name).items():
                 seen[step, metric] = value
-    except BaseException:
-        print(log.read_text(errors="replace")[-3000:])
-        raise
-    finally:
-        child.terminate()
-        child.wait(timeout=30)
-        Path(socket).unlink(missing_ok=True)
+    Path(socket).unlink(missing_ok=True)
     seen["start", LOGGED] = LOGGED in log.read_text(errors="replace")
     return seen
 
