@@ -6,7 +6,7 @@ empty: the start of a CUDA program on an empty GPU, with the agent and without.
 kills: parked programs are killed; each ends at once, and all memory is free.
 repeat: a torch program allocates most of the memory, of which an idle program holds a part; again and again.
 four: four programs of 25 GiB start within a second; idle programs hold 60 GiB.
-full: a torch program allocates 80 GiB; idle programs hold 100 GiB, and come back bit for bit.
+full: a torch program allocates 80 GiB; idle programs hold 100 GiB, and come back bit for bit; again and again.
 servers: an HTTP server around a transformers model, a notebook, and programs with a DataLoader, with a CUDA graph and
     with two CUDA processes are parked for a newcomer and used again.
 shared: torch.multiprocessing with memory that two processes share cannot be parked.
@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from bench.table import show  # noqa: E402
 from gpucommons.model.process_identity import ProcessKey  # noqa: E402
 from gpucommons.pauser.client import Pauser, PauserSettings  # noqa: E402
 from gpucommons.pauser.release import has_ended, key_of  # noqa: E402
-from parking.torch_notebooks import Notebook, notebook  # noqa: E402
+from parking.torch_notebooks import Cell, Notebook, notebook, nvml_bytes  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("arrival_programs.py")
 GIB = 2**30
@@ -71,7 +71,8 @@ min_residence_s = 0
 command = "*ballast*"
 share = false
 """
-WATCHED = "new programs wait for room"
+WATCHED, ROOM = "new programs wait for room", "every GPU has room"
+SLOWEST_FULL_S = 45.0
 
 
 def note(text: str) -> None:
@@ -199,6 +200,16 @@ def until_watched(running: LoneAgent, since: int) -> bool:
     return running.wait_for(WATCHED, since, within_s=30)
 
 
+def is_watched(running: LoneAgent, within_s: float = 30) -> bool:
+    """Waits until the agent's last word is that new programs wait for room."""
+    until_s = time.monotonic() + within_s
+    while WATCHED not in next((line for line in reversed(running.lines) if WATCHED in line or ROOM in line), ""):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def is_back(notebook: Notebook, first: object, within_s: float = 60) -> tuple[bool, float]:
     begun_s = time.monotonic()
     cell = notebook.run_cell(within_s)
@@ -319,7 +330,47 @@ def four(given: argparse.Namespace) -> None:
 
 
 def full(given: argparse.Namespace) -> None:
-    _arrivals(given, "full", idle=2, each_gib=50.0, sizes=["80"])
+    """Of four idle programs, the two that were idle longest make room each time, and are used again after it."""
+    idle, each_gib, gib = 4, 25.0, "80"
+    tried, good, waited = 0, 0, []
+    with ExitStack() as stack:
+        newcomer = stack.enter_context(program("torch", gib))
+        books = [stack.enter_context(notebook(each_gib)) for _ in range(idle)]
+        cells = {book.key: book.run_cell() for book in books}
+        # No more room than it needs: a repetition takes as long as its moves.
+        running = stack.enter_context(agent("82Gi"))
+        while tried < given.repetitions and time.monotonic() + SLOWEST_FULL_S < given.until_s:
+            assert newcomer.line(60) == "imported"
+            if not is_watched(running):
+                break
+            tried += 1
+            free = memory()[0] / GIB
+            newcomer.go()
+            line = newcomer.line(100)
+            waited.append(float(line.split()[1]) if line.startswith("ok") else float("nan"))
+            parked = [book for book in books if not nvml_bytes(book.key.pid)]
+            newcomer.end()
+            # The next one starts while the idle programs come back.
+            newcomer = stack.enter_context(program("torch", gib))
+            same, back_s = are_back(parked, cells)
+            good += line.startswith("ok") and same == len(parked) > 0
+            note(
+                f"full {tried}: {free:.0f} GiB were free, {gib} GiB: {line or 'ended'}; {same} of {len(parked)} parked "
+                f"programs identical after {back_s:.1f} s; {running.last('goes on')[-110:]}"
+            )
+        same, _ = are_back(books, cells)
+    text = f"{good} of {tried} started, median {statistics.median(waited):.1f} s to its memory; idle ones identical: "
+    row("full", f"{text}{same} of {idle}", "all start, all identical", 0 < tried == good and same == idle)
+
+
+def are_back(books: list[Notebook], cells: Mapping[ProcessKey, Cell | None]) -> tuple[int, float]:
+    """Uses these programs at once. Returns how many give what they gave before, and after how many seconds all do."""
+    begun_s = time.monotonic()
+    for book in books:
+        book.begin_cell()
+    pairs = [(cells[book.key], book.end_cell(90)) for book in books]
+    same = sum(before is not None and again is not None and again[1:] == before[1:] for before, again in pairs)
+    return same, time.monotonic() - begun_s
 
 
 def _arrivals(given: argparse.Namespace, part: str, idle: int, each_gib: float, sizes: list[str]) -> None:
@@ -473,7 +524,7 @@ def main() -> None:
         if left_s < needs_s:
             note(f"{name}: skipped, it takes about {needs_s:.0f} s and {left_s:.0f} are left")
             continue
-        if name == "repeat":
+        if name in ("repeat", "full"):
             # What the parts after it do not need.
             given.until_s -= sum(PARTS[later][1] for later in parts[at + 1 :])
         try:

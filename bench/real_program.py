@@ -14,8 +14,12 @@ doubles to the file STEPS: when it was done (CLOCK_MONOTONIC) and how long it to
 | burst | 120 products of 4096 every 2 s, as a cell of a notebook |
 | loop | products of 4096, each followed by a synchronisation |
 | queue | products of 4096, 20 queued at a time |
+
+The random gaps between the requests of serve repeat every 10 s: two windows of whole periods have the same requests and
+can be compared.
 """
 
+import itertools
 import random
 import struct
 import sys
@@ -26,7 +30,7 @@ from typing import Any
 
 import torch
 
-_REQUESTS_PER_S, _BURST_EVERY_S = 2.0, 2.0
+_REQUESTS_PER_S, _REQUESTS_PERIOD_S, _BURST_EVERY_S = 2.0, 10.0, 2.0
 
 
 def _gpt2(batch: int, length: int) -> Callable[[], None]:
@@ -136,7 +140,9 @@ def _arrivals(kind: str) -> Callable[[], float] | None:
     """The time to the next request; None for a program that works without a break."""
     if kind == "serve":
         dice = random.Random(1)
-        return lambda: dice.expovariate(_REQUESTS_PER_S)
+        gaps = [dice.expovariate(_REQUESTS_PER_S) for _ in range(int(_REQUESTS_PER_S * _REQUESTS_PERIOD_S))]
+        period = itertools.cycle([gap * _REQUESTS_PERIOD_S / sum(gaps) for gap in gaps])
+        return lambda: next(period)
     return (lambda: _BURST_EVERY_S) if kind == "burst" else None
 
 
