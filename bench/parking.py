@@ -5,7 +5,7 @@ python -m bench.parking [cycles] [agent] [faster] [turns] [--gib 10] [--cycles 2
 
 cycles: parks and wakes a torch program with a CUDA graph, again and again, with the pauser alone.
 agent: an agent parks the program because it is idle, and brings it back when a cell runs.
-faster: what changes the rate to host memory: huge pages, binding to a NUMA node, two programs at once.
+faster: what changes the rate to host memory: huge pages, binding to a NUMA node, two and four programs at once.
 turns: --leases of so many GiB, which do not fit into one GPU together, for --seconds; each has a program that computes.
 
 Every measurement is printed as it is made. Without arguments: cycles.
@@ -283,14 +283,16 @@ async def faster() -> None:
                     os.sched_setaffinity(int(thread), cpus)
                 add(f"the program on {name}", await one(pauser, program))
         with ExitStack() as stack:
-            programs = [stack.enter_context(notebook(SMALL_GIB)) for _ in range(2)]
-            held = [held_bytes(program, SMALL_GIB) for program in programs]
-            begun = time.monotonic()
-            await asyncio.gather(*(park(pauser, p, h) for p, h in zip(programs, held, strict=True)))
-            out_s, begun = time.monotonic() - begun, time.monotonic()
-            await asyncio.gather(*(wake(pauser, p) for p in programs))
-            add("two programs at once, together", Cycle(sum(held), out_s, time.monotonic() - begun))
-            assert all(program.run_cell() is not None for program in programs)
+            started = [stack.enter_context(notebook(SMALL_GIB)) for _ in range(4)]
+            for count in (2, 4):
+                programs = started[:count]
+                held = [held_bytes(program, SMALL_GIB) for program in programs]
+                begun = time.monotonic()
+                await asyncio.gather(*(park(pauser, p, h) for p, h in zip(programs, held, strict=True)))
+                out_s, begun = time.monotonic() - begun, time.monotonic()
+                await asyncio.gather(*(wake(pauser, p) for p in programs))
+                add(f"{count} programs at once, together", Cycle(sum(held), out_s, time.monotonic() - begun))
+                assert all(program.run_cell() is not None for program in programs)
     show(f"Rates with {SMALL_GIB:g} GiB", ["", "to host memory", "back"], rows)
 
 

@@ -161,14 +161,14 @@ def test_the_longest_idle_goes_first_then_the_largest(programs: list[PlannedProg
     assert ranks == sorted(ranks)
 
 
-def test_two_are_parked_at_once_for_a_newcomer_and_no_third() -> None:
+def test_four_are_parked_at_once_for_a_newcomer_and_no_fifth() -> None:
     rules = replace(RULES, room_bytes=90)
     moving = [
-        replace(resident(f"m{at}", 20), stage=ParkStage.PARKING, made_for=newcomer(7).id, settled_s=NOW_S)
-        for at in range(2)
+        replace(resident(f"m{at}", 10), stage=ParkStage.PARKING, made_for=newcomer(7).id, settled_s=NOW_S)
+        for at in range(4)
     ]
     idle = [resident(f"p{at}", 20) for at in range(2)]
-    assert len(World([*moving[:1], *idle], [newcomer(7)], rules).step().park) == 1
+    assert len(World([*moving[:3], *idle], [newcomer(7)], rules).step().park) == 1
     assert World([*moving, *idle], [newcomer(7)], rules).step().park == ()
     other = replace(moving[0], made_for="lease-1")
     assert World([other, *idle], [newcomer(7)], rules).step().park == (), "for others one at a time"
