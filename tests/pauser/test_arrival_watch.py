@@ -16,6 +16,7 @@ import pytest
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch, _DeviceEvents
 from needs import needs_root
+from users import in_namespace
 from waiting import until
 
 NAMES = ("nvidiactl", "nvidia-uvm", "nvidia0")
@@ -227,10 +228,12 @@ def test_the_files_of_many_programs_that_start_at_once_are_all_watched(tmp_path:
             until(partial(is_watched, file), f"{file.name} is watched")
 
 
+FLOODER = 64_000
 OPENS = 'exec 3<>"$0/nvidiactl" 4<>"$0/nvidia0"; echo ready; exec sleep 600'
 
 
-def test_many_programs_of_one_user_do_not_hide_those_of_another() -> None:
+@pytest.mark.parametrize("way", ["one uid", pytest.param("uids of a namespace", marks=pytest.mark.long)])
+def test_many_programs_of_one_user_do_not_hide_those_of_another(way: str) -> None:
     needs_root()
     tried: list[int] = []
     end = threading.Event()
@@ -252,9 +255,17 @@ def test_many_programs_of_one_user_do_not_hide_those_of_another() -> None:
         watch.watch(ArrivalTerms({0: "GPU-0"}, frozenset({0})), begun=begun.set)
         stack.callback(watch.watch, None)
         assert begun.wait(30)
-        for _ in range(80):
-            command = ["sh", "-c", OPENS, str(directory)]
-            flood = stack.enter_context(subprocess.Popen(command, user=64_000, stdout=subprocess.PIPE, text=True))
+        namespace = 0 if way == "one uid" else stack.enter_context(in_namespace(100, FLOODER))
+        for number in range(80):
+            enter = ["nsenter", f"--user=/proc/{namespace}/ns/user", f"--setuid={number}"] if namespace else []
+            flood = stack.enter_context(
+                subprocess.Popen(
+                    [*enter, "sh", "-c", OPENS, str(directory)],
+                    user=None if namespace else FLOODER,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
             stack.callback(flood.kill)
             assert flood.stdout is not None
             assert flood.stdout.readline() == "ready\n"

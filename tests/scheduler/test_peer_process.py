@@ -19,10 +19,10 @@ from gpucommons.sources.host.process_details import ProcessDetailsReader
 from needs import needs_root
 from scheduler.peer_child import Peer, as_peer
 from scheduler.served import serving
+from users import FIRST_SUBORDINATE, in_namespace
 from waiting import until
 
 ALICE, AGENT = 1501, 1500
-FIRST_SUBORDINATE = 700_000
 MADE_UP = "ab" * 32
 _REGISTERING = """
 import socket, sys
@@ -32,22 +32,6 @@ peer.sendall(bytes.fromhex(sys.argv[2]))
 peer.recv(4096)
 peer.recv(4096)
 """
-
-
-@contextmanager
-def in_namespace(count: int, maker: int = ALICE) -> Iterator[int]:
-    """A process in a user namespace that `maker` has made, with this many uids; its pid."""
-    inside = subprocess.Popen(["setpriv", f"--reuid={maker}", "--clear-groups", "unshare", "--user", "sleep", "60"])
-    try:
-        own = os.readlink("/proc/self/ns/user")
-        until(lambda: os.readlink(f"/proc/{inside.pid}/ns/user") != own, "it is in a namespace of its own")
-        until(lambda: Path(f"/proc/{inside.pid}/cmdline").read_bytes().startswith(b"sleep"), "the program runs")
-        for name in ("uid_map", "gid_map"):
-            Path(f"/proc/{inside.pid}/{name}").write_text(f"0 {FIRST_SUBORDINATE} {count}")
-        yield inside.pid
-    finally:
-        inside.kill()
-        inside.wait(10)
 
 
 @contextmanager
@@ -69,7 +53,7 @@ def owner(pid: int) -> str:
 
 def test_all_uids_of_a_user_namespace_are_the_user_that_made_it() -> None:
     needs_root()
-    with in_namespace(20) as made, joined(made, 3) as first, joined(made, 19) as second:
+    with in_namespace(20, ALICE) as made, joined(made, 3) as first, joined(made, 19) as second:
         assert os.stat(f"/proc/{first}").st_uid == FIRST_SUBORDINATE + 3
         assert os.stat(f"/proc/{second}").st_uid == FIRST_SUBORDINATE + 19
         assert owner(first) == owner(second) == f"uid:{ALICE}"
@@ -81,7 +65,7 @@ def test_all_uids_of_a_user_namespace_are_the_user_that_made_it() -> None:
 def test_without_rights_they_are_one_owner_as_well() -> None:
     """The service has no capability: it may not open the namespaces of other users' processes."""
     needs_root()
-    with in_namespace(20) as made, joined(made, 3) as first, joined(made, 19) as second:
+    with in_namespace(20, ALICE) as made, joined(made, 3) as first, joined(made, 19) as second:
         as_peer(Peer(AGENT, AGENT), partial(find_owners, first, second))
 
 
@@ -158,7 +142,7 @@ def test_a_container_counts_where_root_has_named_it() -> None:
 def test_the_connections_of_a_namespace_count_for_its_maker() -> None:
     needs_root()
     frame = encode(2, MessageType.REGISTER, pod="pod", namespace="default").hex()
-    with tempfile.TemporaryDirectory(dir="/tmp") as directory, in_namespace(20) as made:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory, in_namespace(20, ALICE) as made:
         os.chmod(directory, 0o711)
         with serving(Path(directory)) as served:
             enter = ["nsenter", f"--user=/proc/{made}/ns/user"]

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpucommons.base import processes
+from gpucommons.base.peers import look_at, owner_of
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.calls import CallThreads
@@ -40,8 +41,8 @@ LATER_TRY_S: Final = 1.0
 # A process that opens device files so often without CUDA is a monitor.
 _MAX_TRIES: Final = 20
 _MAX_CANDIDATES: Final = 64
-# Of one user: one that starts hundreds of programs does not hide those of others.
-_MAX_OF_USER: Final = 32
+# Of one owner: one that starts hundreds of programs does not hide those of others.
+_MAX_OF_OWNER: Final = 32
 _MAX_REMEMBERED: Final = 1024
 _SCAN_S: Final = 0.05
 _SCAN_AGAIN_S: Final = (0.005, 0.02)
@@ -87,7 +88,7 @@ class Opened(NamedTuple):
 class _Tried:
     """`times`: how often it was a candidate. `now`: a thread tries to lock it. `done`: it has CUDA."""
 
-    uid: int
+    owner: str
     times: int = 0
     now: bool = True
     done: bool = False
@@ -224,11 +225,11 @@ class ArrivalWatch:
         parent = self._parent(key.pid)
         if parent in users and self._is_fork(key.pid, parent):
             return False
-        uid, tries = self._uid(key.pid), [row.uid for row in self._tried.values() if row.now]
-        return len(tries) < _MAX_CANDIDATES and tries.count(uid) < _MAX_OF_USER
+        tries = [row.owner for row in self._tried.values() if row.now]
+        return len(tries) < _MAX_CANDIDATES and tries.count(self._owner(key.pid)) < _MAX_OF_OWNER
 
     def _try(self, key: ProcessKey) -> None:
-        tried = self._tried.setdefault(key, _Tried(self._uid(key.pid)))
+        tried = self._tried.setdefault(key, _Tried(self._owner(key.pid)))
         tried.now = True
         within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
         tried.times += 1
@@ -288,6 +289,10 @@ class ArrivalWatch:
             return os.stat(self._procfs / str(pid)).st_uid
         except OSError:
             return -1
+
+    def _owner(self, pid: int) -> str:
+        """All uids of a user's namespace are one owner."""
+        return owner_of(self._uid(pid), look_at(pid))
 
     def _pids(self) -> list[int]:
         return _pids(self._procfs)
