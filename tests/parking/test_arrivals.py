@@ -1,5 +1,6 @@
 """Which newcomers wait, which go on, and what is parked for them: properties of the planner, without a GPU."""
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,8 @@ from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.scheduler.parking.arrivals import (
     ArrivalRules,
+    ArrivalWaits,
+    BudgetsSpent,
     GoesOn,
     GpuMemory,
     Newcomer,
@@ -31,6 +34,7 @@ from gpucommons.scheduler.parking.values import (
     PlannedProgram,
     WhyNot,
 )
+from unhurried import costly
 
 GPU = "GPU-0"
 TOTAL = 100
@@ -45,8 +49,8 @@ def resident(key: str, used: int, idle_s: float = 500.0, **given: Any) -> Planne
     return replace(PlannedProgram(key, ParkStage.RESIDENT, {GPU: used}, settled_s=0.0, idle_s=idle_s), **given)
 
 
-def newcomer(pid: int, since_s: float = NOW_S, *siblings: str) -> Newcomer:
-    return Newcomer(ProcessKey(pid, 1), GPU, since_s, frozenset(siblings))
+def newcomer(pid: int, since_s: float = NOW_S, *siblings: str, owner: str = "") -> Newcomer:
+    return Newcomer(ProcessKey(pid, 1), GPU, since_s, frozenset(siblings), owner=owner)
 
 
 class World:
@@ -244,6 +248,136 @@ def test_the_room_of_a_newcomer_is_kept_until_it_is_used_or_has_settled() -> Non
     used = resident("new", 24, idle_s=0.0, processes=frozenset({settling.process}))
     small = replace(parked, memory={GPU: 20})
     assert World([small, busy, used], [settling]).step().wake == ("p0",), "26 free, 1 promised"
+
+
+# The budget: what others lose.
+
+HOUR_S = 3600.0
+OWNERS = ("alice", "bob", "carol")
+BUDGETED = replace(RULES, budget_s=30.0)
+
+
+class Churn:
+    """One GPU, on which owners keep starting programs, and use their parked ones. A step is ten seconds; a move takes
+    one step, so that a program that is used waits for ten seconds at least."""
+
+    def __init__(self, holders: Mapping[str, str]) -> None:
+        self.programs = {key: resident(key, 24, owner=owner) for key, owner in holders.items()}
+        self.waits, self.now_s, self.pid = ArrivalWaits(), NOW_S, 100
+        # Each move for a newcomer: when, of which owner, for which owner.
+        self.moves: list[tuple[float, str, str]] = []
+        # Each ten seconds that a program waited to come back: when, its owner, for whom it had made room.
+        self.lost: list[tuple[float, str, str]] = []
+        self.spent = BudgetsSpent()
+
+    def lost_s(self, owner: str, of: int) -> float:
+        """In the last hour: of 1, by an owner; of 2, for newcomers of an owner."""
+        return sum(10.0 for row in self.lost if row[of] == owner != row[3 - of] and row[0] > self.now_s - HOUR_S)
+
+    def step(self, starts: str | None, uses: str | None) -> GoesOn | None:
+        for key, program in self.programs.items():
+            if program.stage is ParkStage.WAKING:
+                self.programs[key] = replace(
+                    program, stage=ParkStage.RESIDENT, wakes_since_s=None, moved_for="", resident_since_s=self.now_s
+                )
+            elif program.stage is ParkStage.PARKED and program.wakes_since_s is not None:
+                self.programs[key] = replace(program, stage=ParkStage.WAKING)
+        if uses is not None and self.programs[uses].stage is ParkStage.PARKED:
+            self.programs[uses] = replace(self.programs[uses], wakes_since_s=self.now_s)
+        there = sum(one.bytes for one in self.programs.values() if one.stage is not ParkStage.PARKED)
+        rooms = {GPU: DeviceRoom(TOTAL - there, self.now_s)}
+        programs = tuple(replace(one, settled_s=0.0) for one in self.programs.values())
+        situation = ParkSituation(programs, rooms, HOST, now_s=self.now_s)
+        self.waits.see(programs, self.now_s)
+        self.spent = self.waits.spent(BUDGETED.budget_s, self.now_s)
+        arriving = [newcomer(self.pid, self.now_s, owner=starts)] if starts is not None else []
+        memory = {GPU: GpuMemory(TOTAL - there, TOTAL, 0)}
+        planned = plan_arrivals(BUDGETED, TERMS, situation, arriving, memory, self.spent)
+        # What it parks is in host memory at the next step, when the short program has ended.
+        for key in plan(TERMS, with_arrivals(situation, planned)).park:
+            assert starts is not None
+            self.moves.append((self.now_s, self.programs[key].owner, starts))
+            self.programs[key] = replace(self.programs[key], stage=ParkStage.PARKED, moved_for=starts)
+        for program in self.programs.values():
+            if program.wakes_since_s is not None:
+                self.lost.append((self.now_s, program.owner, program.moved_for))
+        self.now_s += 10.0
+        self.pid += 1
+        return planned.go_on.get(ProcessKey(self.pid - 1, 1))
+
+
+@given(st.randoms(use_true_random=False))
+@costly(20)
+def test_newcomers_of_an_owner_cost_others_no_more_than_the_budget(chance: random.Random) -> None:
+    """However the owners start programs, and use their parked ones in between."""
+    churn = Churn({"p0": "alice", "p1": "alice", "p2": "bob", "p3": "bob"})
+    for _ in range(250):
+        # What it lasts until the next step is seen then.
+        newcomers = {one for one in OWNERS if churn.lost_s(one, 2) >= BUDGETED.budget_s + 10}
+        holders = {one for one in OWNERS if churn.lost_s(one, 1) >= BUDGETED.budget_s + 10}
+        moved = len(churn.moves)
+        churn.step(chance.choice(OWNERS), chance.choice([None, *churn.programs]))
+        for _, holder, mover in churn.moves[moved:]:
+            assert holder == mover or (mover not in newcomers and holder not in holders)
+        for owner in OWNERS:
+            # Two programs of each owner may be parked when its budget is spent. Each comes back once more.
+            assert churn.lost_s(owner, 1) <= BUDGETED.budget_s + 10 + 2 * 20
+
+
+def test_an_owner_that_starts_one_program_after_another_spends_its_budget_and_has_it_again_after_an_hour() -> None:
+    churn = Churn({"p0": "alice", "p1": "alice", "p2": "alice", "p3": "alice"})
+    for at in range(60):
+        churn.step("bob", f"p{at % 4}")
+    assert churn.spent == BudgetsSpent(frozenset({"bob"}), frozenset({"alice"}))
+    assert churn.step("bob", None) is GoesOn.BUDGET
+    moves = len(churn.moves)
+    for at in range(60):
+        churn.step("bob", f"p{at % 4}")
+    assert len(churn.moves) == moves
+    assert churn.step("alice", None) is not GoesOn.BUDGET, "its own programs make room for it"
+    assert len(churn.moves) == moves + 1
+    for _ in range(370):
+        churn.step(None, None)
+    assert churn.spent == BudgetsSpent()
+    for at in range(12):
+        churn.step(None, f"p{at % 4}")
+    assert churn.step("bob", None) is None
+    assert len(churn.moves) == moves + 2
+
+
+def test_newcomers_cost_nothing_while_the_holders_of_their_room_do_not_need_it() -> None:
+    """A thousand programs of one user in three hours, next to idle programs of another that stay parked."""
+    churn = Churn({"p0": "alice", "p1": "alice", "p2": "alice", "p3": "alice"})
+    went_on = {churn.step("bob", None) for _ in range(1000)}
+    assert went_on == {None, GoesOn.ROOM}
+    assert churn.spent == BudgetsSpent()
+
+
+def test_a_program_that_its_user_has_stopped_does_not_wait_at_the_cost_of_others() -> None:
+    """It is then not planned to come back."""
+    waits = ArrivalWaits()
+    parked = PlannedProgram("p0", ParkStage.PARKED, {GPU: 24}, owner="alice", moved_for="bob", wakes_since_s=NOW_S)
+    waits.see([parked], NOW_S)
+    waits.see([replace(parked, wakes_since_s=None)], NOW_S + 20)
+    waits.see([replace(parked, wakes_since_s=None)], NOW_S + 900)
+    assert waits.spent(21.0, NOW_S + 900) == BudgetsSpent()
+    assert waits.spent(20.0, NOW_S + 900) == BudgetsSpent(frozenset({"bob"}), frozenset({"alice"}))
+    assert waits.spent(20.0, NOW_S + 20 + HOUR_S - 20) != BudgetsSpent()
+    assert waits.spent(20.0, NOW_S + 20 + HOUR_S - 19) == BudgetsSpent(), "a second of it is older than an hour"
+
+
+def test_a_young_program_gets_no_more_room_from_others_than_its_owner_has_budget() -> None:
+    idle = resident("idle", 40, owner="alice")
+    young = resident("young", 28, idle_s=0.0, is_young=True, owner="bob")
+    world = World([idle, young, resident("busy", 20, idle_s=0.0)], [])
+    for spent, parked in (
+        (BudgetsSpent(), ("idle",)),
+        (BudgetsSpent(of_newcomers=frozenset({"bob"})), ()),
+        (BudgetsSpent(of_holders=frozenset({"alice"})), ()),
+        (BudgetsSpent(frozenset({"alice"}), frozenset({"bob"})), ("idle",)),
+    ):
+        arrivals = plan_arrivals(RULES, TERMS, world.situation, [], world.memory, spent)
+        assert plan(TERMS, with_arrivals(world.situation, arrivals)).park == parked
 
 
 @pytest.mark.parametrize(

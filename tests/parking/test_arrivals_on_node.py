@@ -26,6 +26,8 @@ MIB = 1 << 20
 IDLE = [Phase(None)]
 TERMS = "arrival_idle_after_s = 2\nmin_residence_s = 0\nsettle_s = 2\n"
 WATCHED = "new programs wait for room on nvidia0"
+HAS_ROOM = "every GPU has room"
+CHURNER = 4712
 # ARRIVAL_KILLS=30 takes five minutes.
 KILLS = int(os.environ.get("ARRIVAL_KILLS", "6"))
 
@@ -51,11 +53,11 @@ def device_files(directory: Path) -> Path:
 class FullGpu:
     """A GPU of 200 MiB, most of which idle programs hold."""
 
-    def __init__(self, node: SharedNode, idle: int = 2, room: str = "100%") -> None:
+    def __init__(self, node: SharedNode, idle: int = 2, room: str = "100%", sections: str = "") -> None:
         self.node = node
         files = device_files(node.run / "dev")
         node.shared.cuda.gpu_has(200 * MIB)
-        self.sections = f'[parking]\narrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}'
+        self.sections = f'[parking]\narrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}{sections}'
         self.idle = [node.program(phases=IDLE, memory_bytes=64 * MIB) for _ in range(idle)]
         for one in self.idle:
             one.program.wait_for_user()
@@ -63,7 +65,20 @@ class FullGpu:
         node.shared.cuda.device_files = files
 
     def wait_until_watched(self) -> None:
-        until(lambda: any(WATCHED in line for line in self.node.agent.lines), "newcomers would wait")
+        until(lambda: self.would_wait, "newcomers would wait")
+
+    @property
+    def would_wait(self) -> bool:
+        """Whether new programs wait for room now."""
+        watching = [WATCHED in line for line in self.node.agent.lines if WATCHED in line or HAS_ROOM in line]
+        return bool(watching) and watching[-1]
+
+    @property
+    def parks(self) -> int:
+        return sum("parking: parked:" in line for line in self.node.agent.lines)
+
+    def logged(self, *words: str) -> bool:
+        return any(all(word in line for word in words) for line in self.node.agent.lines)
 
     def spawn(self, memory_bytes: int, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
         """A newcomer; it ends at once if it does not get its memory."""
@@ -117,6 +132,35 @@ def test_four_that_arrive_at_once_all_start(node: SharedNode) -> None:
         one.end()
     for idle in gpu.idle:
         gpu.comes_back(idle)
+
+
+@pytest.mark.long
+def test_a_user_that_keeps_starting_programs_spends_its_budget(node: SharedNode) -> None:
+    """Its programs make others wait to come back; then they get no more room from others, and `parked` says why."""
+    needs_root()
+    needs_program("setpriv", "setsid")
+    gpu = FullGpu(node, sections="arrival_budget_s = 1\n")
+    for one in gpu.idle:
+        # Two seconds to come back.
+        one.program.move_at(32 * MIB)
+    gpu.wait_until_watched()
+    first = gpu.program_of(gpu.spawn(128 * MIB, prefix=tuple(as_user(CHURNER))))
+    first.runs()
+    first.end()
+    for one in gpu.idle:
+        gpu.comes_back(one)
+    assert gpu.parks == 2
+    until(lambda: gpu.would_wait, "newcomers would wait again")
+    refused = gpu.program_of(gpu.spawn(16 * MIB, prefix=tuple(as_user(CHURNER))))
+    node.wait_for(lambda: gpu.logged("goes on after", "budget for parking programs of other owners is spent"), "why")
+    shown = " ".join(command("parked", "--socket", str(node.socket)).stdout.split())
+    assert "started without more room: the budget for parking programs of other owners is spent" in shown
+    refused.runs()
+    refused.end()
+    assert [one.program.state for one in gpu.idle] == [State.RUNNING] * 2
+    assert gpu.parks == 2
+    own = gpu.program_of(gpu.spawn(128 * MIB))
+    assert own.gpu_bytes == 128 * MIB, "programs of one owner make room for each other"
 
 
 @pytest.mark.long

@@ -302,6 +302,12 @@ class ParkingSettings:
         "seconds after which a program that uses neither the GPU nor the CPU makes room for one that begins",
         minimum=1,
     )
+    arrival_budget_s: float = option(
+        300.0,
+        "seconds of an hour for which programs that made room for new ones of another owner may wait to come back: "
+        "then no more is parked for programs of that owner, nor of an owner whose programs have waited for so long",
+        minimum=1,
+    )
     settle_s: float = option(
         30.0,
         "seconds after the start of a program that waited for room in which no parked program comes back to its GPU, "

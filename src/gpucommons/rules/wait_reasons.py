@@ -154,7 +154,9 @@ def arrival_sentence(arrival: ArrivalReading) -> str:
     parked = f": {gibibytes(total)} of {what}" if arrival.parked else ""
     if arrival.is_held:
         return f"waits for room on its GPU{f'{parked} is parked' if parked else ''}"
-    return f"waited {arrival.waited_s:.0f} s for room{f'{parked} was parked' if parked else ''}"
+    if not arrival.parked:
+        return f"started without more room: {arrival.why}"
+    return f"waited {arrival.waited_s:.0f} s for room{parked} was parked"
 
 
 def possessive(program: ParkedFor, idle: bool = False) -> str:

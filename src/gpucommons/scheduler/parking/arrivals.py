@@ -12,10 +12,14 @@ be parked there. How much it needs is not known, so:
    of the newcomer's own job, and never on a MIG device, whose memory the driver cannot move.
 5. For `settle_s` after a newcomer goes on, no program comes back to its GPU unless its user uses it: some programs
    measure the free memory while they start.
+6. The budget is what others lose. A program that made room loses the time from when its user uses it until its memory
+   is back. Where programs of others have lost `budget_s` in the last hour to newcomers of one owner, its newcomers get
+   no more room from others; and an owner that has lost as much gives others no more. Programs of one owner always make
+   room for each other. Newcomers are not counted: where the holders of their room do not need it, they cost nothing.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -36,6 +40,8 @@ _NEAR: Final = 0.75
 # A newcomer does not wait for a driver that does not say how much is free.
 _READ_WITHIN_S: Final = 5.0
 _PREFIX: Final = "arrival:"
+# Over which time the waits of others are added up.
+_BUDGET_WINDOW_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class ArrivalRules:
     wait_s: float = 60.0
     idle_after_s: float = 120.0
     settle_s: float = 30.0
+    budget_s: float = 300.0
 
     @property
     def on(self) -> bool:
@@ -76,6 +83,7 @@ class Newcomer(NamedTuple):
     since_s: float
     siblings: frozenset[str] = frozenset()
     went_on_s: float | None = None
+    owner: str = ""
 
     @property
     def id(self) -> str:
@@ -90,6 +98,11 @@ def is_arrival(need_id: str) -> bool:
     return need_id.startswith(_PREFIX)
 
 
+def young_program(need_id: str) -> str:
+    """The key of the program whose need this is, where it is on its GPU already."""
+    return need_id.removeprefix(_PREFIX)
+
+
 class GoesOn(StrEnum):
     """Why a newcomer does not wait any longer."""
 
@@ -97,6 +110,7 @@ class GoesOn(StrEnum):
     NOTHING_IDLE = "no idle program is left that could be parked"
     WAITED = "it waited for parking.arrival_wait_s"
     UNKNOWN = "the free memory of its GPU is not known"
+    BUDGET = "the budget for parking programs of other owners is spent (parking.arrival_budget_s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,66 @@ class ArrivalPlan:
     needs: tuple[RoomNeed, ...] = ()
     promised: Mapping[str, int] = field(default_factory=dict)
     settling: frozenset[str] = frozenset()
+
+
+# What others lose by newcomers.
+
+
+class _Wait(NamedTuple):
+    """A program of `owner` waited to come back, after it had made room for one of `moved_for`."""
+
+    owner: str
+    moved_for: str
+    begin_s: float
+    end_s: float
+
+
+class BudgetsSpent(NamedTuple):
+    """`of_newcomers` are owners whose newcomers get no more room from others, `of_holders` those that give no more."""
+
+    of_newcomers: frozenset[str] = frozenset()
+    of_holders: frozenset[str] = frozenset()
+
+    def allow(self, holder: str, newcomer: str) -> bool:
+        """Whether a program of this owner may make room for a newcomer of that one."""
+        return holder == newcomer or (newcomer not in self.of_newcomers and holder not in self.of_holders)
+
+
+_NOTHING_SPENT: Final = BudgetsSpent()
+
+
+class ArrivalWaits:
+    """How long programs that made room for newcomers of others have waited to come back in the last hour."""
+
+    def __init__(self) -> None:
+        self._ended: deque[_Wait] = deque()
+        # By program.
+        self._lasting: dict[str, _Wait] = {}
+
+    def see(self, programs: Iterable[PlannedProgram], now_s: float) -> None:
+        """One that is stopped by its user does not wait to come back."""
+        before, self._lasting = self._lasting, {}
+        for program in programs:
+            if program.wakes_since_s is not None and program.moved_for not in ("", program.owner):
+                earlier = before.pop(program.key, None)
+                begin_s = now_s if earlier is None else earlier.begin_s
+                self._lasting[program.key] = _Wait(program.owner, program.moved_for, begin_s, now_s)
+        self._ended.extend(wait._replace(end_s=now_s) for wait in before.values())
+        while self._ended and self._ended[0].end_s <= now_s - _BUDGET_WINDOW_S:
+            self._ended.popleft()
+
+    def spent(self, budget_s: float, now_s: float) -> BudgetsSpent:
+        newcomers: defaultdict[str, float] = defaultdict(float)
+        holders: defaultdict[str, float] = defaultdict(float)
+        for wait in (*self._ended, *self._lasting.values()):
+            lost_s = max(0.0, wait.end_s - max(wait.begin_s, now_s - _BUDGET_WINDOW_S))
+            newcomers[wait.moved_for] += lost_s
+            holders[wait.owner] += lost_s
+        return BudgetsSpent(_at_least(budget_s, newcomers), _at_least(budget_s, holders))
+
+
+def _at_least(budget_s: float, lost_s: Mapping[str, float]) -> frozenset[str]:
+    return frozenset(owner for owner, amount_s in lost_s.items() if amount_s >= budget_s)
 
 
 def short_devices(
@@ -131,6 +205,7 @@ def plan_arrivals(
     situation: ParkSituation,
     newcomers: Iterable[Newcomer],
     memory: Mapping[str, GpuMemory],
+    spent: BudgetsSpent = _NOTHING_SPENT,
 ) -> ArrivalPlan:
     """`situation` is without the needs of newcomers. Its programs include those that went on, once NVML lists them."""
     ordered = sorted(newcomers, key=lambda newcomer: (newcomer.since_s, newcomer.process))
@@ -149,7 +224,7 @@ def plan_arrivals(
             id=newcomer.id,
             kept={newcomer.device: taken[newcomer.device]},
             idle_after_s=rules.idle_after_s,
-            spared=newcomer.siblings,
+            spared=newcomer.siblings | _spared(situation, newcomer.owner, spent),
         )
         why = _why_goes_on(rules, terms, situation, newcomer, need)
         if why is None:
@@ -157,7 +232,7 @@ def plan_arrivals(
         else:
             go_on[newcomer.process] = why
         taken[newcomer.device] += room
-    needs += _young_needs(rules, situation, taken, memory)
+    needs += _young_needs(rules, situation, taken, memory, spent)
     settling = {
         newcomer.device
         for newcomer in ordered
@@ -187,7 +262,13 @@ def _why_goes_on(
         return GoesOn.ROOM
     if _is_moving(situation.programs, newcomer.device) or can_make_room(terms, situation, need):
         return None
-    return GoesOn.NOTHING_IDLE
+    without_budget = need._replace(spared=newcomer.siblings)
+    return GoesOn.BUDGET if can_make_room(terms, situation, without_budget) else GoesOn.NOTHING_IDLE
+
+
+def _spared(situation: ParkSituation, owner: str, spent: BudgetsSpent) -> frozenset[str]:
+    """The programs that make no room for newcomers of this owner any more."""
+    return frozenset(program.key for program in situation.resident if not spent.allow(program.owner, owner))
 
 
 def _is_moving(programs: Sequence[PlannedProgram], device: str) -> bool:
@@ -211,8 +292,12 @@ def _promised(
 
 
 def _young_needs(
-    rules: ArrivalRules, situation: ParkSituation, taken: Mapping[str, int], memory: Mapping[str, GpuMemory]
-) -> Iterable[RoomNeed]:
+    rules: ArrivalRules,
+    situation: ParkSituation,
+    taken: Mapping[str, int],
+    memory: Mapping[str, GpuMemory],
+    spent: BudgetsSpent,
+) -> Iterator[RoomNeed]:
     for program in situation.resident if rules.on else ():
         if not program.is_young or len(program.memory) != 1:
             continue
@@ -228,7 +313,7 @@ def _young_needs(
                 id=f"{_PREFIX}{program.key}",
                 kept={device: taken.get(device, 0)},
                 idle_after_s=rules.idle_after_s,
-                spared=frozenset({program.key}),
+                spared=_spared(situation, program.owner, spent) | {program.key},
             )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
+from gpucommons.base.peers import look_at, owner_of
 from gpucommons.base.text import printable
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import ArrivalReading, ParkedFor, ParkEvent
@@ -51,6 +52,11 @@ class _Arrival:
     @property
     def is_held(self) -> bool:
         return self.newcomer.went_on_s is None
+
+    @property
+    def is_shown(self) -> bool:
+        """One that was let go at once, because nothing could be parked, did not notice."""
+        return self.is_held or bool(self.parked) or self.why is GoesOn.BUDGET
 
     @property
     def parked(self) -> tuple[ParkedFor, ...]:
@@ -121,7 +127,9 @@ class Newcomers:
             return
         siblings = (program for program in resident if _is_sibling(program, facts.marks))
         now = monotonic()
-        newcomer = Newcomer(notice.process, notice.reason, now, frozenset(program.key for program in siblings))
+        keys = frozenset(program.key for program in siblings)
+        owner = "" if facts.uid is None else owner_of(facts.uid, look_at(notice.process.pid))
+        newcomer = Newcomer(notice.process, notice.reason, now, keys, owner=owner)
         self._arrivals[notice.process] = _Arrival(newcomer, program, time.time(), now)
         log.info("parking: %s waits for room on its GPU", program.display_name)
         self._on_arrival()
@@ -189,10 +197,13 @@ class Newcomers:
             (ParkedFor(program.first.command, printable(program.user), program.uid, 0) for program in programs), None
         )
 
+    def owner_of_need(self, need_id: str) -> str:
+        """Whose newcomer this need is of; empty: of none."""
+        return next((newcomer.owner for newcomer in self.newcomers if newcomer.id == need_id), "")
+
     def readings(self) -> Iterator[ArrivalReading]:
         now = monotonic()
-        # One that was let go at once is not shown: it did not notice.
-        return (arrival.reading(now) for arrival in self._arrivals.values() if arrival.is_held or arrival.parked)
+        return (arrival.reading(now) for arrival in self._arrivals.values() if arrival.is_shown)
 
     async def _keep(self, arrival: _Arrival) -> None:
         reply = await self._pauser.keep(arrival.newcomer.process)
@@ -211,7 +222,7 @@ class Newcomers:
         arrival.newcomer = arrival.newcomer._replace(went_on_s=now_s)
         arrival.why = why
         reading = arrival.reading(now_s)
-        log.info("parking: %s goes on: %s; it %s", reading.name, why.value, arrival_sentence(reading))
+        log.info("parking: %s goes on after %.1f s: %s", reading.name, reading.waited_s, why.value)
         if not reading.parked:
             return
         self.waited += 1

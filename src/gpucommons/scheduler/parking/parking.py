@@ -21,11 +21,13 @@ from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.release import RESERVE_BYTES
 from gpucommons.scheduler.parking.arrivals import (
     ArrivalRules,
+    ArrivalWaits,
     GpuMemory,
     is_arrival,
     plan_arrivals,
     short_devices,
     with_arrivals,
+    young_program,
 )
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu, ThreadTimes, after_look
@@ -293,8 +295,14 @@ class Parking:
         # Simulated programs open no device files.
         room_bytes, room_ratio = parse_room(settings.arrival_room if pauser.has_record else OFF)
         self._arrival_rules = ArrivalRules(
-            room_bytes, room_ratio, settings.arrival_wait_s, settings.arrival_idle_after_s, settings.settle_s
+            room_bytes,
+            room_ratio,
+            settings.arrival_wait_s,
+            settings.arrival_idle_after_s,
+            settings.settle_s,
+            settings.arrival_budget_s,
         )
+        self._arrival_waits = ArrivalWaits()
         self._resident = ResidentPrograms(
             settings.idle_after_s,
             backend == "cuda",
@@ -431,6 +439,7 @@ class Parking:
             await self._suspended.look()
         if not self._has_work():
             self._expected_s, self._before = {}, None
+            self._arrival_waits.see((), monotonic())
             return
         # Before the rooms: what a lease takes in between is counted twice, never not at all.
         claims, since_s = self._claims(), monotonic()
@@ -438,7 +447,11 @@ class Parking:
         if self._stopping:
             return
         situation = self._situation(rooms, claims)
-        arrivals = plan_arrivals(self._arrival_rules, self._terms, situation, self.newcomers.newcomers, self._memory)
+        self._arrival_waits.see(situation.programs, situation.now_s)
+        spent = self._arrival_waits.spent(self._arrival_rules.budget_s, situation.now_s)
+        arrivals = plan_arrivals(
+            self._arrival_rules, self._terms, situation, self.newcomers.newcomers, self._memory, spent
+        )
         self._before = situation = with_arrivals(situation, arrivals)
         self._carry_out(plan(self._terms, situation))
         self.newcomers.carry_out(arrivals)
@@ -523,5 +536,13 @@ class Parking:
         program.waited_in = parting.waits_in if was_idle else None
         program.made_for = made_for
         program.made_for_program = self.newcomers.described(made_for)
+        program.moved_for = self._newcomer_owner(made_for)
         self.newcomers.credit(made_for, program)
         return program
+
+    def _newcomer_owner(self, need_id: str) -> str:
+        """Whose new program this need is of, held or young; empty: it is another need."""
+        if not is_arrival(need_id):
+            return ""
+        young = self._resident.get(young_program(need_id))
+        return self.newcomers.owner_of_need(need_id) if young is None else young.program.counts_for

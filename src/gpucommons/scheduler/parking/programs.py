@@ -51,8 +51,9 @@ class ParkedProgram:
     which it slept elsewhere. `expected_s` is when it will be back; None: not known. `made_for` is the need for which it
     made room; empty: none. `comes_after` are the requests from which its room is not kept; None: it is kept from none.
     `made_for_program` is the new program of that need. `touched`: its user uses it or asked for it. `was_moved`: its
-    memory was in host memory. `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended
-    during a move, and the next one knows what came of it.
+    memory was in host memory. `moved_for` is the owner of the new program for which it is parked; empty: none.
+    `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended during a move, and the next
+    one knows what came of it.
     """
 
     key: str
@@ -79,6 +80,7 @@ class ParkedProgram:
     touched: bool = False
     was_moved: bool = False
     made_for_program: ParkedFor | None = None
+    moved_for: str = ""
     resident_before: int = 0
     nvml_bytes: int | None = None
     host: ParkHost = THIS_HOST
@@ -99,6 +101,10 @@ class ParkedProgram:
     @property
     def bytes(self) -> int:
         return sum(self.memory.values())
+
+    @property
+    def owner(self) -> str:
+        return f"uid:{self.uid}" if self.program is None else self.program.counts_for
 
     @property
     def label(self) -> str:
@@ -123,6 +129,8 @@ class ParkedProgram:
             for_turn=self.cause == TURN,
             made_for=self.made_for,
             touched=self.touched,
+            owner=self.owner,
+            moved_for=self.moved_for,
         )
 
     def why_stopped(self) -> str:
@@ -433,6 +441,7 @@ class ResidentPrograms:
             is_latency=program.key in self.latency,
             is_over_share=program.is_over_share,
             processes=program.process_keys,
+            owner=program.counts_for,
         )
 
     def has_young(self, now_s: float) -> bool:

@@ -72,7 +72,8 @@ class PlannedProgram:
     worked, for the turn of another. `made_for` is the need for which it made room; empty: none. `touched`: it waits
     because its user uses it or asked for it. `is_young`: it came to its GPU a few minutes ago. `is_latency`: it is of
     class latency, and is parked only if its owner asks. `is_over_share`: its job holds more GPU memory than goes with
-    its shards. `processes` are those on the GPU.
+    its shards. `processes` are those on the GPU. `owner` is its owner, `moved_for` that of the newcomer
+    for which it was parked; empty: none.
     """
 
     key: str
@@ -96,6 +97,8 @@ class PlannedProgram:
     is_latency: bool = False
     is_over_share: bool = False
     processes: frozenset[ProcessKey] = frozenset()
+    owner: str = ""
+    moved_for: str = ""
 
     @property
     def bytes(self) -> int:

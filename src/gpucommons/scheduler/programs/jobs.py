@@ -195,6 +195,19 @@ class Program:
         return combined(use.activity for process in self.processes for use in process.uses)
 
     @property
+    def counts_for(self) -> str:
+        """Which owner it counts for: programs of one owner share what one program of another owner gets.
+
+        As `owner_of` of base/peers.py: by what the kernel says of who has started it.
+        """
+        workload = self.first.workload
+        if workload.container_id is not None and not workload.delegated:
+            return f"container:{workload.container_id}"
+        if workload.namespace_owner is not None:
+            return workload.namespace_owner
+        return self.key if self.uid is None else f"uid:{self.uid}"
+
+    @property
     def first(self) -> GpuUser:
         """The process with the lowest pid."""
         return self.processes[0]

@@ -514,7 +514,7 @@ class Programs:
             pid=program.first.pid,
             uid=program.uid if program.uid is not None else -1,
             gpu_name=program.devices[0],
-            owner=owner_of(program),
+            owner=program.counts_for,
         )
         client.device = program.devices[0]
         peer = ProgramPeer(self._turns, self._pauser, client)
@@ -679,16 +679,3 @@ def _takes_turns(client: Client, now: float) -> bool:
     """A connected client that requests nothing, as some libraries do without a limit, is a program like any other."""
     requests = client.standing is not ClientStanding.IDLE or now - client.service.ran_s < _REQUESTS_WITHIN_S
     return requests and not client.is_program
-
-
-def owner_of(program: Program) -> str:
-    """Programs and connections of one owner share what one program of another owner gets.
-
-    As `peer_budget.owner_of`: by what the kernel says of who has started it.
-    """
-    workload = program.first.workload
-    if workload.container_id is not None and not workload.delegated:
-        return f"container:{workload.container_id}"
-    if workload.namespace_owner is not None:
-        return workload.namespace_owner
-    return program.key if program.uid is None else f"uid:{program.uid}"
