@@ -2,16 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from aiohttp import web
-
-from gpucommons.faces.web.http.connections import ConnectionLimits, Connections, HttpProtocol, guard_of
+from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, Connections, HttpProtocol
 from gpucommons.faces.web.http.listeners import Listener
+from gpucommons.faces.web.http.protocol import Handler, HttpConnection, HttpResponse
+from gpucommons.faces.web.http.request_head import RequestHead
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Wrap = Callable[[HttpProtocol, Connections], HttpProtocol]
+# More than the kernel buffers for a peer that does not read.
+LARGE_BODY = b"x" * 1_000_000
 
 
 @asynccontextmanager
@@ -20,11 +21,15 @@ async def guarded(
 ) -> AsyncIterator[tuple[int, Connections]]:
     """The port and the connections. `wrap` can put a layer between a guard and its HTTP protocol."""
     connections = Connections(limits)
-    http = web.Server(handler, access_log=None)
+    tasks: set[asyncio.Task[None]] = set()
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
     listening.setblocking(False)
-    listener = Listener(listening, connections, lambda: wrap(http(), connections), lambda: None)
+
+    def connection(guard: ConnectionGuard) -> HttpProtocol:
+        return wrap(HttpConnection(handler, tasks, {}, limits.header_field_bytes, guard), connections)
+
+    listener = Listener(listening, connections, connection, lambda: None)
     sweeper = asyncio.create_task(connections.sweep_forever())
     try:
         yield listening.getsockname()[1], connections
@@ -34,31 +39,12 @@ async def guarded(
         await connections.drain()
 
 
-async def answer_that_stays_in_our_buffer(request: web.BaseRequest) -> web.StreamResponse:
-    """Ends with a few bytes that the kernel does not buffer any more, too few to block the handler."""
-    transport = request.transport
-    guard = guard_of(transport)
-    assert guard is not None
-    assert transport is not None
-    guard.request_began()
-    response = web.StreamResponse()
-    await response.prepare(request)
-    stays = False
-    while not stays:
-        await response.write(b"x" * 2000 + b"\n")
-        await asyncio.sleep(0.001)  # some loops hand bytes to the kernel only now
-        stays = transport.get_write_buffer_size() > 0
-    await response.write_eof()
-    guard.request_ended()
-    return response
+def answer_that_stays_in_our_buffer(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
+    """The transport buffers all of it: the response does not wait for its peer."""
+    assert guard.transport is not None
+    guard.transport.set_write_buffer_limits(high=2 * len(LARGE_BODY))
+    return HttpResponse(200, b"", LARGE_BODY)
 
 
-async def small_answer(request: web.BaseRequest) -> web.StreamResponse:
-    guard = guard_of(request.transport)
-    assert guard is not None
-    guard.request_began()
-    response = web.Response(text="OK")
-    await response.prepare(request)
-    await response.write_eof()
-    guard.request_ended()
-    return response
+def small_answer(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
+    return HttpResponse(200, b"", b"OK")

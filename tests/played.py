@@ -55,7 +55,7 @@ class Played:
         name, _, text = path.partition("?")
         query = tuple((key, value) for key, _, value in (pair.partition("=") for pair in text.split("&") if pair))
         given = headers or {}
-        return await self.app(
+        response = self.app(
             Request(
                 "GET",
                 f"/api/v1/{name}",
@@ -65,6 +65,7 @@ class Played:
                 viewer=viewer,
             )
         )
+        return response if isinstance(response, Response) else await response
 
     def response(self, path: str, viewer: Viewer = SEES_ALL, headers: Mapping[str, str] | None = None) -> Response:
         """Usable within an event loop too: only history and the fleet wait for anything."""

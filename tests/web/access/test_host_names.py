@@ -42,21 +42,21 @@ FOREIGN = [
 
 @pytest.mark.parametrize("header", SERVED)
 def test_names_of_this_machine_are_served(header: str) -> None:
-    assert HostNames(["gpu1.example.org"]).refusal([header]) is None
+    assert HostNames(["gpu1.example.org"]).refusal(header) is None
 
 
 @pytest.mark.parametrize("header", FOREIGN)
 def test_foreign_names_are_refused(header: str) -> None:
-    for headers in ([header], ["localhost", header]):
-        refusal = HostNames(["gpu1.example.org"]).refusal(headers)
+    names = HostNames(["gpu1.example.org"])
+    for _ in range(2):
+        refusal = names.refusal(header)
         assert refusal is not None
         assert refusal.status == 421
         assert b"[web] hosts" in refusal.body
 
 
-def test_a_star_serves_every_name_and_a_request_without_the_header_passes() -> None:
-    assert HostNames(["*"]).refusal(["attacker.example"]) is None
-    assert HostNames().refusal([]) is None
+def test_a_star_serves_every_name() -> None:
+    assert HostNames(["*"]).refusal("attacker.example") is None
 
 
 def test_the_setting() -> None:
@@ -101,7 +101,7 @@ def test_a_drop_in_listener_serves_every_name() -> None:
 def test_a_refused_name_is_logged_once_with_the_setting_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
     names = HostNames()
     for header in ("dcgm-exporter:9400", "DCGM-exporter.", "dcgm-exporter:9460", "localhost", "\x1b[2J\n.example"):
-        names.refusal([header])
+        names.refusal(header)
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(lines) == 2
     assert "'dcgm-exporter'" in lines[0]
@@ -113,7 +113,7 @@ def test_a_refused_name_is_logged_once_with_the_setting_that_allows_it(caplog: p
 def test_the_number_and_the_length_of_the_logged_names_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     names = HostNames()
     for number in range(1000):
-        assert names.refusal([f"{number}{'x' * 8000}.example"]) is not None
+        assert names.refusal(f"{number}{'x' * 8000}.example") is not None
     assert len(caplog.records) == 64
     assert "without a log line" in caplog.records[-1].getMessage()
     assert max(len(record.getMessage()) for record in caplog.records) < 500

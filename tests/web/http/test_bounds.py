@@ -4,16 +4,18 @@ import asyncio
 import logging
 import socket
 import struct
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
-from gpucommons.faces.web.http.connections import ConnectionLimits, ConnectionPhase, guard_of, overdue
-from guarded import answer_that_stays_in_our_buffer, guarded
+from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, ConnectionPhase, overdue
+from gpucommons.faces.web.http.protocol import HttpResponse
+from gpucommons.faces.web.http.request_head import RequestHead
+from guarded import LARGE_BODY, answer_that_stays_in_our_buffer, guarded
 from peers import Peer, fetch, port_of, run, serving, until
 
 # Short limits keep a test quick; a limit that a test is not about is far away.
@@ -193,21 +195,14 @@ def test_a_peer_that_disconnects_during_a_body_leaves_no_connection(
     assert caplog.records == []
 
 
-async def stream_for_ever(request: web.BaseRequest) -> web.StreamResponse:
-    guard = guard_of(request.transport)
-    assert guard is not None
-    guard.request_began()
-    guard.exempt_stream()
-    response = web.StreamResponse()
-    await response.prepare(request)
-    try:
-        while True:
-            await response.write(b"data: " + b"x" * 50_000 + b"\n\n")
-            await asyncio.sleep(0.001)
-    except ConnectionError:
-        return response
-    finally:
-        guard.request_ended()
+async def events_without_end() -> AsyncGenerator[bytes, None]:
+    while True:
+        yield b"data: " + b"x" * 50_000 + b"\n\n"
+        await asyncio.sleep(0.001)
+
+
+def stream_for_ever(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
+    return HttpResponse(200, b"", b"", events_without_end)
 
 
 def test_a_response_is_not_complete_while_a_part_is_buffered() -> None:
@@ -232,7 +227,7 @@ def test_a_peer_that_half_closes_gets_the_buffered_rest_of_its_response() -> Non
             peer.request("/")
             await until(lambda: any(guard.answered for guard in connections.guards))
             peer.writer.write_eof()
-            assert (await peer.ended()).endswith(b"0\r\n\r\n")
+            assert (await peer.ended()).endswith(b"\r\n\r\n" + LARGE_BODY)
             await until(lambda: connections.open == 0)
 
     run(check())

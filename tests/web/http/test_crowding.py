@@ -3,17 +3,19 @@
 import asyncio
 import base64
 import socket
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import bcrypt
 import pytest
-from aiohttp import web
 
 from fakes.faces import FakeFaces
 from gpucommons.faces.web.access.auth import Authenticator
-from gpucommons.faces.web.http.connections import ConnectionLimits, guard_of
+from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits
 from gpucommons.faces.web.http.listeners import origin_of
+from gpucommons.faces.web.http.protocol import HttpResponse
+from gpucommons.faces.web.http.request_head import RequestHead
 from gpucommons.faces.web.http.server import WebServer
 from guarded import guarded, small_answer
 from peers import Peer, fetch, port_of, run, serving, until
@@ -114,18 +116,14 @@ def test_guesses_that_wait_for_their_check_cannot_keep_out_a_scraper(
     run(check())
 
 
-async def stream_or_answer(request: web.BaseRequest) -> web.StreamResponse:
-    guard = guard_of(request.transport)
-    assert guard is not None
+async def no_events() -> AsyncGenerator[bytes, None]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+def stream_or_answer(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
     guard.served = True
-    if request.path != "/stream":
-        return await small_answer(request)
-    guard.request_began()
-    guard.exempt_stream()
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await until(lambda: request.transport is None)
-    return response
+    return HttpResponse(200, b"", b"", no_events) if head.path == "/stream" else small_answer(head, guard)
 
 
 def test_stream_viewers_cannot_keep_out_a_scrape() -> None:

@@ -11,7 +11,7 @@ from fakes.faces import FakeFaces
 from gpucommons.base.address import Address
 from gpucommons.base.processes import port_owner
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.faces.web.http.connections import ConnectionLimits, Connections, HttpProtocol
+from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, Connections, HttpProtocol
 from gpucommons.faces.web.http.listeners import Listener, open_sockets
 from gpucommons.faces.web.http.server import WebServer
 from peers import Peer, fetch, run, serving
@@ -156,7 +156,7 @@ def test_without_free_descriptors_accepting_pauses_and_resumes(caplog: pytest.Lo
     run(check())
 
 
-def echo_once() -> HttpProtocol:
+def echo_once(guard: ConnectionGuard) -> HttpProtocol:
     return EchoOnce()
 
 
@@ -168,7 +168,9 @@ class EchoOnce:
         self.transport.write(data)  # type: ignore[attr-defined]
         self.transport.close()  # type: ignore[attr-defined]
 
-    def eof_received(self) -> None: ...
+    def eof_received(self) -> bool:
+        return False
+
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def connection_lost(self, exc: BaseException | None) -> None: ...

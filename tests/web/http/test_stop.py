@@ -4,12 +4,13 @@ import asyncio
 import socket
 
 import pytest
-from aiohttp import web
 
 from fakes.faces import FakeFaces
-from gpucommons.faces.web.http.connections import ConnectionLimits, Connections, HttpProtocol
+from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, Connections, HttpProtocol
+from gpucommons.faces.web.http.protocol import HttpResponse
+from gpucommons.faces.web.http.request_head import RequestHead
 from gpucommons.faces.web.http.server import WebServer
-from guarded import answer_that_stays_in_our_buffer, guarded, small_answer
+from guarded import LARGE_BODY, answer_that_stays_in_our_buffer, guarded, small_answer
 from peers import Answer, Peer, port_of, run, serving, until
 
 
@@ -149,22 +150,17 @@ def test_a_request_that_was_read_but_not_started_is_answered() -> None:
     async def check() -> None:
         held = asyncio.Event()
 
-        async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        def handler(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
             if held.is_set():
-                return await small_answer(request)
-            response = await answer_that_stays_in_our_buffer(request)
+                return small_answer(head, guard)
             held.set()
-            return response
+            return answer_that_stays_in_our_buffer(head, guard)
 
         async with (
             guarded(handler, ConnectionLimits(stop_s=10.0), StopsWithTheSecondRequest) as (port, _),
             await Peer.connect(port, receive_buffer=2048) as peer,
         ):
-            peer.request("/")
-            await held.wait()
-            while await peer.reader.readline() != b"0\r\n":
-                pass
-            assert await peer.reader.readline() == b"\r\n"
+            assert (await peer.ask("/")).body == LARGE_BODY
             assert (await peer.ask("/")).body == b"OK"
 
     run(check())

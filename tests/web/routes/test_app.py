@@ -8,7 +8,6 @@ from fakes.faces import OPENMETRICS, TEXT, FakeFaces, NoSnapshotYet, snapshot_no
 from gpucommons.faces.web.routes.request import Request, Response, text
 from gpucommons.faces.web.routes.table import App, drop_in_routes, main_routes
 from gpucommons.model.snapshot import SourceState
-from peers import run
 
 
 def app(faces: FakeFaces | None = None, dialect: str | None = None) -> App:
@@ -18,7 +17,13 @@ def app(faces: FakeFaces | None = None, dialect: str | None = None) -> App:
 
 
 def get(application: App, path: str, **headers: str) -> Response:
-    return run(application(Request("GET", path, headers.get("accept", ""), headers.get("accept_encoding", ""))))
+    return ask(application, Request("GET", path, headers.get("accept", ""), headers.get("accept_encoding", "")))
+
+
+def ask(application: App, request: Request) -> Response:
+    response = application(request)
+    assert isinstance(response, Response), "a route without an API waits for nothing"
+    return response
 
 
 def test_metrics_serve_all_dialects_or_one() -> None:
@@ -73,14 +78,14 @@ def test_readiness_follows_the_essential_sources() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
 def test_other_methods_are_refused_and_the_allowed_ones_named(method: str) -> None:
-    response = run(app()(Request(method, "/metrics")))
+    response = ask(app(), Request(method, "/metrics"))
     assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
-    assert run(app()(Request(method, "/nothing"))).status == 404
+    assert ask(app(), Request(method, "/nothing")).status == 404
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/node", "/healthz", "/readyz", "/"])
 def test_head_is_answered_like_get(path: str) -> None:
-    assert run(app()(Request("HEAD", path))).status == 200
+    assert ask(app(), Request("HEAD", path)).status == 200
 
 
 def test_a_simulation_is_marked_and_its_name_cannot_break_a_header() -> None:

@@ -29,6 +29,7 @@ _PORT = re.compile(r":[0-9]*$", re.ASCII)
 _LONGEST_SHOWN = 100
 # Peers choose the names: memory and log are bounded.
 _MAX_LOGGED = 64
+_MAX_REMEMBERED = 64
 
 log = logging.getLogger(__name__)
 
@@ -42,23 +43,27 @@ class HostNames:
     def __init__(self, configured: Iterable[str] = ()) -> None:
         self._names: set[str] = set()
         self._logged: set[str] = set()
+        self._known_headers: set[str] = set()
         self.add(*_LOCAL, socket.gethostname(), socket.gethostname().partition(".")[0], *configured)
 
     def add(self, *names: str) -> None:
         self._names |= {_normal(name) for name in names}
 
-    def refusal(self, host_headers: Iterable[str]) -> Response | None:
-        """None where every Host header is a known name. HTTP/1.0 allows a request without one; browsers send one."""
-        for header in host_headers:
-            host = _PORT.sub("", header.strip())
-            if not self._knows(host):
-                self._log_once(_normal(host)[:_LONGEST_SHOWN])
-                return text(
-                    f"unknown host name {header[:_LONGEST_SHOWN]!r} in the request: "
-                    "use the node's address, or add the name to [web] hosts\n",
-                    421,
-                )
-        return None
+    def refusal(self, host_header: str) -> Response | None:
+        """None where the Host header has a known name."""
+        if host_header in self._known_headers:
+            return None
+        host = _PORT.sub("", host_header.strip())
+        if self._knows(host):
+            if len(self._known_headers) < _MAX_REMEMBERED:
+                self._known_headers.add(host_header)
+            return None
+        self._log_once(_normal(host)[:_LONGEST_SHOWN])
+        return text(
+            f"unknown host name {host_header[:_LONGEST_SHOWN]!r} in the request: "
+            "use the node's address, or add the name to [web] hosts\n",
+            421,
+        )
 
     def _log_once(self, name: str) -> None:
         if name in self._logged or len(self._logged) >= _MAX_LOGGED:
@@ -116,6 +121,14 @@ class AccessControl:
         self._limit: RateLimit | None = None
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
+    def asks_password(self, peer_is_known: bool) -> bool:
+        """Whether to call `refusal`; otherwise `rate_refusal` decides, at once."""
+        return not peer_is_known and bool(self._settings().users)
+
+    def rate_refusal(self) -> Response | None:
+        """None where a request that needs no password may pass."""
+        return None if self._in_rate(self._settings().rate_limit, _ADMITTED) else _RATE_LIMITED
+
     async def refusal(self, authorization: str, origin: str = "", peer_is_known: bool = False) -> Response | None:
         """None where the request may pass. A peer that the kernel identifies (`peer_is_known`) needs no password."""
         settings = self._settings()
@@ -129,7 +142,7 @@ class AccessControl:
                 refusal = _REFUSALS[await self._authenticator.check(settings.users, credentials, origin)]
                 if refusal is not None:
                     return refusal
-        return None if self._in_rate(settings.rate_limit, _ADMITTED) else _RATE_LIMITED
+        return self.rate_refusal()
 
     async def stop(self) -> None:
         await self._authenticator.stop()

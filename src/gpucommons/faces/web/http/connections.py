@@ -95,22 +95,23 @@ class UnreadBodies:
 
 # Limits on each connection and on their number: a guard in front of each connection's HTTP protocol.
 #
-# A guard forwards every event unchanged and keeps time. It does not parse: the HTTP protocol behind it does, and the
-# dispatcher calls the guard when a request begins and ends.
+# A guard forwards every event unchanged and keeps time. It does not parse: the HTTP protocol behind it does, and calls
+# the guard when a request begins and ends.
 
 log = logging.getLogger(__name__)
 
-# Grace time for a peer that closed in the middle of a request; a complete request reaches the dispatcher sooner.
-_HALF_REQUEST_S = 0.5
 _MAX_SCRAPERS = 256
 
 
 class HttpProtocol(Protocol):
-    """The part of aiohttp's request handler that a guard uses; all of it is public there."""
+    """HTTP on one connection; protocol.py has it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def data_received(self, data: bytes) -> None: ...
-    def eof_received(self) -> None: ...
+    def eof_received(self) -> bool:
+        """Whether the connection stays open for a response."""
+        ...
+
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def connection_lost(self, exc: BaseException | None) -> None: ...
@@ -161,7 +162,6 @@ class ConnectionGuard(asyncio.Protocol):
         "_http_factory",
         "_loop",
         "_opening",
-        "_peer_ended_s",
         "_stalled_since_s",
         "_transport",
         "answered",
@@ -176,7 +176,7 @@ class ConnectionGuard(asyncio.Protocol):
     def __init__(
         self,
         connections: "Connections",
-        http_factory: Callable[[], HttpProtocol],
+        http_factory: Callable[["ConnectionGuard"], HttpProtocol],
         origin: str,
         tls: Tls | None = None,
     ) -> None:
@@ -188,7 +188,6 @@ class ConnectionGuard(asyncio.Protocol):
         self._opening: asyncio.Task[None] | None = None
         self.answered = False
         self._exempt = False
-        self._peer_ended_s: float | None = None
         self._ended_here = False
         self._stalled_since_s: float | None = None
         self.origin = origin
@@ -209,7 +208,7 @@ class ConnectionGuard(asyncio.Protocol):
         if self.tls is not None and not self.tls.admits(transport.get_extra_info("peercert")):
             self.abort("client_certificate")
             return
-        self._http = self._http_factory()
+        self._http = self._http_factory(self)
         self._http.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -225,15 +224,8 @@ class ConnectionGuard(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A peer that closed its sending side still gets its response, if the connection is not TLS."""
-        self._peer_ended_s = self._loop.time()
-        if self._http is None:
-            return False
-        self._http.eof_received()
-        waits = self.phase is ConnectionPhase.HEADER or (self.phase is ConnectionPhase.ANSWERING and not self.answered)
-        half_open = self.tls is None and waits
-        if half_open:
-            self._http.close()
-        return half_open
+        has_response = self._http is not None and self._http.eof_received()
+        return has_response and self.tls is None
 
     def pause_writing(self) -> None:
         self._stalled_since_s = self._loop.time()
@@ -246,14 +238,13 @@ class ConnectionGuard(asyncio.Protocol):
             self._http.resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        # Closed by this side before a request was parsed: the parser answered 400.
-        if self.phase is ConnectionPhase.HEADER and exc is None and self._peer_ended_s is None and not self._ended_here:
-            self._connections.refused["malformed"] += 1
         if self._http is not None:
             self._http.connection_lost(exc)
+            # They refer to each other, and must not wait for the garbage collector.
+            self._http = None
         self._connections.discard(self)
 
-    # Called by the dispatcher.
+    # Called by the HTTP protocol and its handler.
 
     def request_began(self) -> None:
         self.phase, self.since_s, self.answered = ConnectionPhase.ANSWERING, self._loop.time(), False
@@ -263,6 +254,9 @@ class ConnectionGuard(asyncio.Protocol):
         self._settle(self._loop.time())
         if self._connections.stopping:
             self._close_after_response()
+
+    def count_refusal(self, reason: str) -> None:
+        self._connections.refused[reason] += 1
 
     def sends(self, body: bytes) -> None:
         """The body counts as unread until the peer has read all of it."""
@@ -287,8 +281,9 @@ class ConnectionGuard(asyncio.Protocol):
         return Expendable.IDLE if self.phase is ConnectionPhase.IDLE else None
 
     @property
-    def connected(self) -> bool:
-        return self._transport is not None
+    def transport(self) -> asyncio.Transport | None:
+        """None until the connection is complete."""
+        return self._transport
 
     def claim(self) -> "ConnectionGuard":
         """A protocol factory: from this call on the socket belongs to a transport."""
@@ -303,13 +298,6 @@ class ConnectionGuard(asyncio.Protocol):
         """Close the connection if it exceeds the limit of its phase."""
         if self.answered:
             self._settle(now_s)
-        if (
-            self.phase is ConnectionPhase.HEADER
-            and self._peer_ended_s is not None
-            and now_s - self._peer_ended_s > _HALF_REQUEST_S
-        ):
-            self.cut()
-            return
         since_s = self.since_s
         if self._exempt:
             if self._stalled_since_s is None:
@@ -322,7 +310,7 @@ class ConnectionGuard(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Close at once and count the reason. The end of an idle connection is not a refusal and is not counted."""
         if reason != "idle" and not self._ended_here:
-            self._connections.refused[reason] += 1
+            self.count_refusal(reason)
         self.cut()
 
     def finish(self) -> None:
@@ -465,9 +453,3 @@ class Connections:
         if self._guards:
             self._empty = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._empty], timeout=timeout_s)
-
-
-def guard_of(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
-    """The guard of a request's connection; None once the connection is gone."""
-    protocol = transport.get_protocol() if transport is not None else None
-    return protocol if isinstance(protocol, ConnectionGuard) else None

@@ -238,7 +238,7 @@ class Listener:
         self,
         listening: socket.socket,
         connections: Connections,
-        http_factory: Callable[[], HttpProtocol],
+        http_factory: Callable[[ConnectionGuard], HttpProtocol],
         current_tls: Callable[[], Tls | None],
     ) -> None:
         self._socket = listening
@@ -315,7 +315,7 @@ class Listener:
 
     def _opened(self, accepted: socket.socket, guard: ConnectionGuard, opening: asyncio.Task[None]) -> None:
         self._opening.discard(opening)
-        if not guard.connected:
+        if guard.transport is None:
             self._connections.discard(guard)
         if not guard.claimed:
             accepted.close()

@@ -8,27 +8,24 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from gpucommons.base.address import Address, UnixAddress, parse_address, parse_unix_address
-from gpucommons.base.http_library import web
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError
 from gpucommons.faces.web.access.control import AccessControl, HostNames, resolved_name
 from gpucommons.faces.web.access.reload import WebConfigFile
 from gpucommons.faces.web.access.tls import Tls
 from gpucommons.faces.web.http.connections import ConnectionLimits, Connections
-from gpucommons.faces.web.http.dispatch import Dispatcher, GuardedProtocol, ScrapeMeters
+from gpucommons.faces.web.http.dispatch import Dispatcher, ScrapeMeters
 from gpucommons.faces.web.http.listeners import Listener, Peers, open_sockets
+from gpucommons.faces.web.http.protocol import HttpConnection
 from gpucommons.faces.web.routes.api import Api
 from gpucommons.faces.web.routes.table import App, MetricsProvider, drop_in_routes, main_routes
 from gpucommons.model.snapshot import ScrapeReading
 from gpucommons.rules.privacy import Privacy
-
-_LINGER_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +89,7 @@ class WebServer:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._scrapes = ScrapeMeters()
         self._listeners: list[Listener] = []
-        self._http: list[web.Server] = []
+        self._responses: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.addresses: list[BoundAddress] = []
 
@@ -129,14 +126,11 @@ class WebServer:
             self._api.close()
         await self._connections.drain()
         await self._access.stop()
-        for task in self._tasks:
+        ending = [*self._tasks, *self._responses]
+        for task in ending:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*ending, return_exceptions=True)
         self._tasks.clear()
-        for http in self._http:
-            await http.shutdown(timeout=0.1)
-        self._http.clear()
 
     async def reload(self) -> None:
         """Read the web configuration again now, changed or not."""
@@ -179,22 +173,7 @@ class WebServer:
             privacy,
             Peers(self._provider.latest),
         )
-        http = web.Server(dispatcher)
-        protocol = partial(
-            GuardedProtocol,
-            http,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type] # aiohttp allows None: no access log
-            logger=log,
-            # A request body is never read.
-            auto_decompress=False,
-            # The guards enforce the time limits; aiohttp's own timer must not fire first.
-            keepalive_timeout=2 * self._limits.idle_s,
-            lingering_time=_LINGER_S,
-            max_line_size=self._limits.header_field_bytes,
-            max_field_size=self._limits.header_field_bytes,
-        )
-        self._http.append(http)
+        protocol = partial(HttpConnection, dispatcher, self._responses, {}, self._limits.header_field_bytes)
         # On a Unix socket the kernel identifies the peer, and no third party can read along.
         tls = _no_tls if unix else self._current_tls
         for listening in sockets:

@@ -12,8 +12,7 @@ from gpucommons.model.viewer import SEES_ALL, Viewer
 # The part of an HTTP request that an endpoint reads. Values only.
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     method: str
     path: str
     accept: str = ""
@@ -35,7 +34,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_PLAIN_TEXT = "text/plain; charset=utf-8"
+PLAIN_TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Response:
     """With `stream`, the body is what the generator yields, sent piece by piece."""
 
     body: bytes
-    content_type: str = _PLAIN_TEXT
+    content_type: str = PLAIN_TEXT
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     stream: Callable[[], AsyncGenerator[bytes, None]] | None = None

@@ -44,14 +44,13 @@ class App:
         route = self._routes.get(path)
         return "unknown" if route is None else route.name
 
-    async def __call__(self, request: Request) -> Response:
+    def __call__(self, request: Request) -> Response | Awaitable[Response]:
         route = self._routes.get(request.path)
         if route is None:
             return text("not found; see / for what is served here\n", 404)
         if request.method not in ("GET", "HEAD"):
             return text("method not allowed; use GET or HEAD\n", 405, _ALLOW)
-        response = route.endpoint(request)
-        return response if isinstance(response, Response) else await response
+        return route.endpoint(request)
 
     def common_headers(self) -> Mapping[str, str]:
         """Headers of every response."""
