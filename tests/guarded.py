@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, Connections, HttpProtocol
 from gpucommons.faces.web.http.listeners import Listener
-from gpucommons.faces.web.http.protocol import Handler, HttpConnection, HttpResponse
+from gpucommons.faces.web.http.protocol import Handler, HttpConnection, OutgoingResponse
 from gpucommons.faces.web.http.request_head import RequestHead
 
 Wrap = Callable[[HttpProtocol, Connections], HttpProtocol]
@@ -39,12 +39,12 @@ async def guarded(
         await connections.drain()
 
 
-def answer_that_stays_in_our_buffer(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
+def answer_that_stays_in_our_buffer(head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse:
     """The transport buffers all of it: the response does not wait for its peer."""
     assert guard.transport is not None
     guard.transport.set_write_buffer_limits(high=2 * len(LARGE_BODY))
-    return HttpResponse(200, b"", LARGE_BODY)
+    return OutgoingResponse(200, b"", LARGE_BODY)
 
 
-def small_answer(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
-    return HttpResponse(200, b"", b"OK")
+def small_answer(head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse:
+    return OutgoingResponse(200, b"", b"OK")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
 from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, ConnectionPhase, overdue
-from gpucommons.faces.web.http.protocol import HttpResponse
+from gpucommons.faces.web.http.protocol import OutgoingResponse
 from gpucommons.faces.web.http.request_head import RequestHead
 from guarded import LARGE_BODY, answer_that_stays_in_our_buffer, guarded
 from peers import Peer, fetch, port_of, run, serving, until
@@ -201,8 +201,8 @@ async def events_without_end() -> AsyncGenerator[bytes, None]:
         await asyncio.sleep(0.001)
 
 
-def stream_for_ever(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
-    return HttpResponse(200, b"", b"", events_without_end)
+def stream_for_ever(head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse:
+    return OutgoingResponse(200, b"", b"", events_without_end)
 
 
 def test_a_response_is_not_complete_while_a_part_is_buffered() -> None:

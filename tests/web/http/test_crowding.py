@@ -14,7 +14,7 @@ from fakes.faces import FakeFaces
 from gpucommons.faces.web.access.auth import Authenticator
 from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits
 from gpucommons.faces.web.http.listeners import origin_of
-from gpucommons.faces.web.http.protocol import HttpResponse
+from gpucommons.faces.web.http.protocol import OutgoingResponse
 from gpucommons.faces.web.http.request_head import RequestHead
 from gpucommons.faces.web.http.server import WebServer
 from guarded import guarded, small_answer
@@ -121,9 +121,9 @@ async def no_events() -> AsyncGenerator[bytes, None]:
     yield b""
 
 
-def stream_or_answer(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
+def stream_or_answer(head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse:
     guard.served = True
-    return HttpResponse(200, b"", b"", no_events) if head.path == "/stream" else small_answer(head, guard)
+    return OutgoingResponse(200, b"", b"", no_events) if head.path == "/stream" else small_answer(head, guard)
 
 
 def test_stream_viewers_cannot_keep_out_a_scrape() -> None:

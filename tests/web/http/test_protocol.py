@@ -9,7 +9,7 @@ import pytest
 
 from fakes.faces import FakeFaces
 from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits
-from gpucommons.faces.web.http.protocol import HttpResponse, encode_fields
+from gpucommons.faces.web.http.protocol import OutgoingResponse, encode_fields
 from gpucommons.faces.web.http.request_head import RequestHead
 from guarded import guarded
 from peers import Peer, port_of, run, serving, until
@@ -25,17 +25,17 @@ class Slow:
         self.proceed = asyncio.Event()
         self.paths: list[str] = []
 
-    def __call__(self, head: RequestHead, guard: ConnectionGuard) -> HttpResponse | Awaitable[HttpResponse]:
+    def __call__(self, head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse | Awaitable[OutgoingResponse]:
         self.paths.append(head.path)
         return self._later(head) if len(self.paths) % 3 == 0 else _echo(head)
 
-    async def _later(self, head: RequestHead) -> HttpResponse:
+    async def _later(self, head: RequestHead) -> OutgoingResponse:
         await self.proceed.wait()
         return _echo(head)
 
 
-def _echo(head: RequestHead) -> HttpResponse:
-    return HttpResponse(200, b"", head.path.encode())
+def _echo(head: RequestHead) -> OutgoingResponse:
+    return OutgoingResponse(200, b"", head.path.encode())
 
 
 @pytest.mark.parametrize("half_closes", [False, True])
@@ -64,7 +64,7 @@ def test_a_peer_with_many_requests_lets_others_in_between() -> None:
     async def check() -> None:
         order: list[str] = []
 
-        def handler(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
+        def handler(head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse:
             order.append(head.path)
             if len(order) == 1:
                 asyncio.get_running_loop().call_soon(order.append, "another")
@@ -110,7 +110,7 @@ def test_a_stream_comes_in_chunks_and_ends_the_connection(version: str) -> None:
 
     async def check() -> None:
         async with (
-            guarded(lambda head, guard: HttpResponse(200, b"", b"", stream), ConnectionLimits()) as (port, _),
+            guarded(lambda head, guard: OutgoingResponse(200, b"", b"", stream), ConnectionLimits()) as (port, _),
             await Peer.connect(port) as peer,
         ):
             peer.request("/", version=version)
@@ -145,7 +145,7 @@ def test_a_stream_that_fails_is_cut_and_not_ended(caplog: pytest.LogCaptureFixtu
 
     async def check() -> None:
         async with (
-            guarded(lambda head, guard: HttpResponse(200, b"", b"", stream), ConnectionLimits()) as (port, _),
+            guarded(lambda head, guard: OutgoingResponse(200, b"", b"", stream), ConnectionLimits()) as (port, _),
             await Peer.connect(port) as peer,
         ):
             peer.request("/")
@@ -166,7 +166,10 @@ def test_a_stream_ends_with_its_connection() -> None:
             finally:
                 ended.set()
 
-        async with guarded(lambda head, guard: HttpResponse(200, b"", b"", stream), ConnectionLimits()) as (port, _):
+        async with guarded(lambda head, guard: OutgoingResponse(200, b"", b"", stream), ConnectionLimits()) as (
+            port,
+            _,
+        ):
             peer = await Peer.connect(port)
             peer.request("/")
             await peer.reader.readuntil(b"data: 1")

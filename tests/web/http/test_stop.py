@@ -7,7 +7,7 @@ import pytest
 
 from fakes.faces import FakeFaces
 from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, Connections, HttpProtocol
-from gpucommons.faces.web.http.protocol import HttpResponse
+from gpucommons.faces.web.http.protocol import OutgoingResponse
 from gpucommons.faces.web.http.request_head import RequestHead
 from gpucommons.faces.web.http.server import WebServer
 from guarded import LARGE_BODY, answer_that_stays_in_our_buffer, guarded, small_answer
@@ -150,7 +150,7 @@ def test_a_request_that_was_read_but_not_started_is_answered() -> None:
     async def check() -> None:
         held = asyncio.Event()
 
-        def handler(head: RequestHead, guard: ConnectionGuard) -> HttpResponse:
+        def handler(head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse:
             if held.is_set():
                 return small_answer(head, guard)
             held.set()

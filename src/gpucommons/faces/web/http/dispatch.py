@@ -11,7 +11,7 @@ from gpucommons.faces.web.access.control import AccessControl, HostNames
 from gpucommons.faces.web.access.reload import WebConfigSettings
 from gpucommons.faces.web.http.connections import ConnectionGuard, Connections
 from gpucommons.faces.web.http.listeners import Peers, WebPeer
-from gpucommons.faces.web.http.protocol import HttpResponse, encode_fields
+from gpucommons.faces.web.http.protocol import OutgoingResponse, encode_fields
 from gpucommons.faces.web.http.request_head import RequestHead
 from gpucommons.faces.web.routes.request import SECURITY_HEADERS, Request, Response, text
 from gpucommons.faces.web.routes.table import App
@@ -103,7 +103,7 @@ class Dispatcher:
         self._dialect = dialect
         self._fields = _EncodedFields()
 
-    def __call__(self, head: RequestHead, guard: ConnectionGuard) -> HttpResponse | Awaitable[HttpResponse]:
+    def __call__(self, head: RequestHead, guard: ConnectionGuard) -> OutgoingResponse | Awaitable[OutgoingResponse]:
         began_s = time.monotonic()
         try:
             response = self._respond(head, guard)
@@ -115,14 +115,16 @@ class Dispatcher:
 
     async def _complete_later(
         self, head: RequestHead, guard: ConnectionGuard, awaited: Awaitable[Response], began_s: float
-    ) -> HttpResponse:
+    ) -> OutgoingResponse:
         try:
             response = await awaited
         except Exception as error:
             response = _failure(head, error)
         return self._complete(head, guard, response, began_s)
 
-    def _complete(self, head: RequestHead, guard: ConnectionGuard, response: Response, began_s: float) -> HttpResponse:
+    def _complete(
+        self, head: RequestHead, guard: ConnectionGuard, response: Response, began_s: float
+    ) -> OutgoingResponse:
         route, status, settings = self._app.name_of(head.path), response.status, self._settings()
         self._requests[route, status] += 1
         sent = None
@@ -133,7 +135,7 @@ class Dispatcher:
                 sent = partial(self._scrapes.record, dialect, began_s, len(response.body))
         # A peer that connected under TLS settings that have changed since must connect again.
         tls_changed = guard.tls is not settings.tls and not self._privacy.unix
-        return HttpResponse(
+        return OutgoingResponse(
             status,
             self._fields.of(response, self._app.common_headers(), settings.headers),
             response.body,

@@ -35,7 +35,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 log = logging.getLogger(__name__)
 
 
-class HttpResponse(NamedTuple):
+class OutgoingResponse(NamedTuple):
     """`fields` are encoded header fields, except Date, Connection and those of the length. With `stream`, the body is
     what the generator yields. `is_last` closes the connection. `sent` is called when the transport has all of it."""
 
@@ -47,7 +47,7 @@ class HttpResponse(NamedTuple):
     sent: Callable[[], None] | None = None
 
 
-Handler = Callable[[RequestHead, ConnectionGuard], HttpResponse | Awaitable[HttpResponse]]
+Handler = Callable[[RequestHead, ConnectionGuard], OutgoingResponse | Awaitable[OutgoingResponse]]
 """Makes the response to a request: at once, or later. Does not raise."""
 
 
@@ -188,7 +188,7 @@ class HttpConnection:
     def _answer(self, transport: asyncio.Transport, head: RequestHead) -> None:
         self._guard.request_began()
         response = self._handler(head, self._guard)
-        if isinstance(response, HttpResponse) and _is_small(head, response):
+        if isinstance(response, OutgoingResponse) and _is_small(head, response):
             self._send_whole(transport, head, response)
             self._guard.request_ended()
             self._end(transport, head, response)
@@ -199,9 +199,9 @@ class HttpConnection:
 
     # Responses.
 
-    async def _answer_later(self, head: RequestHead, response: HttpResponse | Awaitable[HttpResponse]) -> None:
+    async def _answer_later(self, head: RequestHead, response: OutgoingResponse | Awaitable[OutgoingResponse]) -> None:
         try:
-            if not isinstance(response, HttpResponse):
+            if not isinstance(response, OutgoingResponse):
                 response = await response
             transport = self._transport
             if transport is None:
@@ -226,7 +226,7 @@ class HttpConnection:
         self._end(transport, head, response)
         self._answer_requests()
 
-    def _send_whole(self, transport: asyncio.Transport, head: RequestHead, response: HttpResponse) -> None:
+    def _send_whole(self, transport: asyncio.Transport, head: RequestHead, response: OutgoingResponse) -> None:
         if response.status == HTTPStatus.NOT_MODIFIED or response.stream is not None:
             length = b""
         else:
@@ -238,7 +238,7 @@ class HttpConnection:
         else:
             transport.writelines((begin, response.body))
 
-    async def _send_pieces(self, transport: asyncio.Transport, head: RequestHead, response: HttpResponse) -> None:
+    async def _send_pieces(self, transport: asyncio.Transport, head: RequestHead, response: OutgoingResponse) -> None:
         self._guard.sends(response.body)
         transport.write(self._begin(head, response, b"Content-Length: %d\r\n" % len(response.body)))
         for piece in _pieces(response.body):
@@ -249,7 +249,7 @@ class HttpConnection:
         self,
         transport: asyncio.Transport,
         head: RequestHead,
-        response: HttpResponse,
+        response: OutgoingResponse,
         stream: Callable[[], AsyncGenerator[bytes, None]],
     ) -> None:
         self._guard.exempt_stream()
@@ -268,7 +268,7 @@ class HttpConnection:
         if is_chunked:
             transport.write(b"0\r\n\r\n")
 
-    def _begin(self, head: RequestHead, response: HttpResponse, length: bytes) -> bytes:
+    def _begin(self, head: RequestHead, response: OutgoingResponse, length: bytes) -> bytes:
         """The head of the response, and from now on whether it is the last one."""
         self._is_last = self._is_last or response.is_last or head.has_body or not head.keeps_alive
         if head.is_http_1_0:
@@ -283,7 +283,7 @@ class HttpConnection:
             self._drained = self._loop.create_future()
             await self._drained
 
-    def _end(self, transport: asyncio.Transport, head: RequestHead, response: HttpResponse) -> None:
+    def _end(self, transport: asyncio.Transport, head: RequestHead, response: OutgoingResponse) -> None:
         if response.sent is not None:
             response.sent()
         if self._is_last:
@@ -337,7 +337,7 @@ def _date_field(second: int) -> bytes:
     return f"Date: {_DAYS[at.tm_wday]}, {clock}\r\n".encode()
 
 
-def _is_small(head: RequestHead, response: HttpResponse) -> bool:
+def _is_small(head: RequestHead, response: OutgoingResponse) -> bool:
     if head.method == "HEAD":
         return True
     return response.stream is None and len(response.body) <= _WHOLE_BYTES
