@@ -103,7 +103,7 @@ def test_every_view_fits_into_eighty_columns() -> None:
         widths = fitted(columns, 120)
         assert sum(2 + (width or 0) for width in widths.values()) <= 78 + 120
     assert fitted(GPU_COLUMNS, 0)["Owner"] == 8
-    assert fitted(GPU_COLUMNS, 20) == {**fitted(GPU_COLUMNS, 0), "Owner": 20, "2 min": 6}
+    assert fitted(GPU_COLUMNS, 20) == {**fitted(GPU_COLUMNS, 0), "Owner": 26}
     assert "Owner" not in fitted(GPU_COLUMNS, -12), "a node's name takes its place"
 
 
@@ -114,7 +114,7 @@ def test_rows_have_the_values_of_the_document() -> None:
     filled = round(5 * card["utilization_ratio"])
     bar = "█" * filled + "░" * (5 - filled)
     assert gpus["1"].cells[5:7] == ("bob", "busy")
-    assert gpus["1"].cells[1] == f"{bar} {round(100 * card['utilization_ratio'])} %"
+    assert gpus["1"].cells[1] == f"{bar} {round(100 * card['utilization_ratio']):3} %"
     assert gpus["1"].cells[3] == f"{card['power_watts']:.0f} W"
     assert gpus["7"].cells[1] == "LOST"
     assert gpus["7"].colour == "bold red"
@@ -131,6 +131,8 @@ def test_rows_have_the_values_of_the_document() -> None:
         "12.6 h",
         "0 4",
     )
+    bars = {len(cell) for row in gpus.values() for cell in row.cells[1:3] if cell[0] in "█░"}
+    assert bars == {len("█████ 100 %"), len("█████ 140/140 G")}, "the bars of a column begin in one place"
     assert "rest/no_owner" in owners
     assert "rest/rounding" not in owners, "a row of zeros is left out"
     assert len(process_rows(document)) == len(document["who"]["processes"])
@@ -139,6 +141,15 @@ def test_rows_have_the_values_of_the_document() -> None:
     assert turns[-1].cells[2].startswith("parked")
     assert turns[0].cells[2].startswith("runs")
     assert "another client has the turn" in turns[1].cells[2]
+
+
+def test_clients_on_mig_devices_have_the_name_of_their_slot() -> None:
+    document = document_of()
+    turns = json.loads(json.dumps(document["turns"]))
+    (first, second) = list(turns["gpus"].values())[:2]
+    first["slot"], second["slot"] = "6.1", "6"
+    rows = turn_rows({"turns": turns})
+    assert [row.cells[1] for row in rows] == ["6"] * 3 + ["6.1"] * 3 + ["6.1"]
 
 
 def test_a_node_without_readings_has_no_rows() -> None:

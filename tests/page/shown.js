@@ -121,7 +121,6 @@ async () => {
     check('turns', `${row} [data-f="standing"]`, client.standing_sentence);
     check('turns', `${row} [data-f="memory_bytes"]`, `${f.bytes(client.memory_bytes)}${quotaOf(client)}`);
     check('turns', `${row} [data-f="turns_total"]`, f.count(client.turns_total));
-    check('turns', `${row} [data-f="debt_s"]`, client.debt_s ? f.duration(client.debt_s) : '0');
     if (client.wait) check('turns', `${row} [data-f="expected_s"]`, f.duration(client.wait.expected_s));
   }
   for (const uuid of Object.keys(turns ? turns.gpus : {})) {

@@ -137,7 +137,7 @@ class Top(App[None]):
     #head.lost { background: $error; }
     #sentence { height: auto; max-height: 8; padding: 0 1; }
     #gpus { height: auto; max-height: 50%; }
-    #graph { height: 7; padding: 0 1; color: $accent; display: none; }
+    #graph { height: 7; padding: 0 1; color: $text-accent; display: none; }
     #graph.open { display: block; }
     #bar { height: 1; }
     #bar Static { width: auto; padding: 0 1; color: $text-muted; }
@@ -145,6 +145,7 @@ class Top(App[None]):
     #filter { height: 1; border: none; padding: 0 1; display: none; }
     #filter.open { display: block; }
     #rows { height: 1fr; }
+    DataTable { scrollbar-size: 0 1; scrollbar-background: $surface; }
     DataTable > .datatable--header { text-style: bold; }
     .ascii Page > VerticalScroll { border: ascii $primary; }
     .ascii Confirm > Static { border: ascii $error; }

@@ -1,5 +1,6 @@
 """The rows of `gpucommons top`, and the page of one GPU: pure functions of the API's document."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -40,7 +41,7 @@ GPU_COLUMNS = (
     Column("Memory", width=15),
     Column("Power", width=5),
     Column("Temp", width=5),
-    Column("Owner", False, 8, most=20),
+    Column("Owner", False, 8, most=26),
     Column("State", False, 16, state=True),
     Column(SPARK, False, most=60),
 )
@@ -60,12 +61,12 @@ EVENT_COLUMNS = (
 )
 QUEUE_COLUMNS = (
     Column("Place", False, 5),
-    Column("Id", False, 8),
-    Column("User", False, 10),
+    Column("Id", False, 5),
+    Column("User", False, 9),
     Column("GPUs", False, 6),
-    Column("For", width=10),
-    Column("Expected", width=10),
-    Column("Why", False, 14, whole=True),
+    Column("For", width=6),
+    Column("Expected", width=8),
+    Column("Why", False, 25, whole=True),
 )
 PROBLEM_COLUMNS = (
     Column("Level", False, 8),
@@ -101,7 +102,7 @@ def _instance_row(uuid: str, instance: Mapping[str, Any], slot: Mapping[str, Any
     ratio = None if activity is None else activity["graphics_ratio"]
     cells = (
         f" {instance['slot']}",
-        _with_bar(ratio, percent(ratio)),
+        _busy(ratio),
         _memory(instance),
         "",
         "",
@@ -113,18 +114,22 @@ def _instance_row(uuid: str, instance: Mapping[str, Any], slot: Mapping[str, Any
     return TopRow(uuid, printables(cells), sort)
 
 
-def _with_bar(ratio: float | None, text: str) -> str:
-    """The text, right-aligned, after a bar of that ratio."""
+def _with_bar(ratio: float | None, text: str, width: int) -> str:
+    """The text, right-aligned in `width`, after a bar of that ratio. The bars of all rows begin in one column."""
     if ratio is None:
         return text
     filled = min(_BAR_WIDTH, max(0, round(ratio * _BAR_WIDTH)))
-    return f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {text}"
+    return f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {text:>{width}}"
+
+
+def _busy(ratio: float | None) -> str:
+    return _with_bar(ratio, percent(ratio), len("100 %"))
 
 
 def _memory(of: Mapping[str, Any]) -> str:
     used, total = of["memory_used_bytes"], of["memory_total_bytes"]
     text = f"{MISSING if used is None else round(used / 2**30)}/{MISSING if total is None else round(total / 2**30)} G"
-    return _with_bar(used / total if used is not None and total else None, text)
+    return _with_bar(used / total if used is not None and total else None, text, len("140/140 G"))
 
 
 def _gpu_row(uuid: str, gpu: Mapping[str, Any], slots: Document, lately: str) -> TopRow:
@@ -137,7 +142,7 @@ def _gpu_row(uuid: str, gpu: Mapping[str, Any], slots: Document, lately: str) ->
     instances = [slots[mig_uuid] for mig_uuid in gpu["mig"] if mig_uuid in slots]
     cells = (
         str(index) if healthy else f"{index}!",
-        _with_bar(gpu["utilization_ratio"], percent(gpu["utilization_ratio"])),
+        _busy(gpu["utilization_ratio"]),
         _memory(gpu),
         watts(gpu["power_watts"]),
         f"{whole(gpu['temperature_celsius'])} °C",
@@ -252,21 +257,27 @@ def turn_rows(document: Document) -> list[TopRow]:
     turns = document["turns"]
     if turns is None:
         return []
+    slots = {uuid: gpu["slot"] for uuid, gpu in turns["gpus"].items()}
     order = {
-        client: (gpu["index"] or 0, place)
+        client: (_number(gpu["slot"]) or 0.0, place)
         for gpu in turns["gpus"].values()
         for place, client in enumerate([*gpu["running"], *gpu["waiting"]])
     }
-    ids = sorted(turns["clients"], key=lambda id: order.get(id, (99, 99)))
+    ids = sorted(turns["clients"], key=lambda id: order.get(id, (math.inf, 0)))
     parked = {} if turns["parking"] is None else turns["parking"]["programs"]
     return [
-        *(_turn_row(id, turns["clients"][id]) for id in ids),
-        *(_parked_row(key, program, turns["gpus"].get(program["gpu_uuid"])) for key, program in parked.items()),
+        *(_turn_row(id, turns["clients"][id], slots) for id in ids),
+        *(_parked_row(key, program, slots) for key, program in parked.items()),
     ]
 
 
-def _parked_row(key: str, program: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> TopRow:
-    name, index = printable(program["name"]), None if gpu is None else gpu["index"]
+def _number(slot: str | None) -> float | None:
+    """To sort by: GPU 6, then its MIG devices 6.0 and 6.1. Each GPU has at most seven."""
+    return float(slot) if slot else None
+
+
+def _parked_row(key: str, program: Mapping[str, Any], slots: Mapping[str, str | None]) -> TopRow:
+    name, slot = printable(program["name"]), slots.get(program["gpu_uuid"])
     now = f"{program['stage']}: {size(program['host_bytes'])} in host memory"
     if program["waits"]:
         now += f"; {program['waits']}"
@@ -274,15 +285,15 @@ def _parked_row(key: str, program: Mapping[str, Any], gpu: Mapping[str, Any] | N
         now += f"; {program['sentence']}"
     return TopRow(
         key,
-        printables((name, whole(index), now, "", "", "")),
-        (name, index, now, program["remaining_s"], None, None),
+        printables((name, slot or MISSING, now, "", "", "")),
+        (name, _number(slot), now, program["remaining_s"], None, None),
         colour=GRAVE if program["stage"] == "stranded" else "",
         search=f"{name} {now}",
     )
 
 
-def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
-    name = printable(client["name"])
+def _turn_row(id: str, client: Mapping[str, Any], slots: Mapping[str, str | None]) -> TopRow:
+    name, slot = printable(client["name"]), slots.get(client["gpu_uuid"])
     wait = client["wait"]
     expected = None if wait is None else wait["expected_s"]
     if client["turn_s"] is not None:
@@ -295,13 +306,13 @@ def _turn_row(id: str, client: Mapping[str, Any]) -> TopRow:
         now = f"{client['sharing_class']}, {now}"
     cells = (
         name,
-        whole(client["gpu_index"]),
+        slot or MISSING,
         now,
         "" if wait is None else MISSING if expected is None else f"~{duration(expected)}",
         f"{client['core_quota_percent']} %",
         str(client["turns_total"]),
     )
-    sort = (name, client["gpu_index"], now, expected, client["core_quota_percent"], client["turns_total"])
+    sort = (name, _number(slot), now, expected, client["core_quota_percent"], client["turns_total"])
     return TopRow(
         id,
         printables(cells),

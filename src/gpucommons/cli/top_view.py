@@ -53,7 +53,7 @@ class HostUse(NamedTuple):
 PROCESS_COLUMNS = (
     Column("GPU", False, 3),
     Column("PID", width=7),
-    Column("User", False, 8),
+    Column("User", False, 8, most=20),
     Column("GPU mem", width=9),
     Column("%GPU", width=5),
     Column("%CPU", width=5),

@@ -215,7 +215,7 @@ function sections({ document: found, ...props }, chosen, bright) {
     ['accounts', () => html`<${Accounts} ...${shared} period=${props.period} onPick=${onPeriod} />`],
     ['queue', () => html`<${Queue} document=${found} lit=${bright} narrow=${props.narrow} />`],
     ['who', () => html`<${Who} ...${shared} view=${props.who} hostUse=${props.hostUse} onView=${onView} />`],
-    ['turns', () => html`<${Turns} ...${shared} />`],
+    ['turns', () => html`<${Turns} ...${shared} narrow=${props.narrow} />`],
     ['events', () => html`<${Events} document=${found} />`],
     ['history', () => html`<${History} ...${{ ...charted, view, onRange }} onView=${onHistory} />`],
     ['node', () => html`<${Node} document=${found} />`],

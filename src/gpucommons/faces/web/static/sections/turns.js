@@ -9,7 +9,7 @@ const OFF = 'The sharing scheduler does not run here; start it with: gpucommons 
 const LONGEST_S = 600;
 const SHORTEST_S = 60;
 
-export function Turns({ document, lit, onFocus }) {
+export function Turns({ document, lit, narrow, onFocus }) {
   const { turns } = document;
   if (!turns) {
     return html`<${Section} id="turns" title="Turns">
@@ -30,6 +30,7 @@ export function Turns({ document, lit, onFocus }) {
       ownerOf=${ownerOf}
       lit=${lit}
       owners=${owners}
+      narrow=${narrow}
       onFocus=${onFocus}
     />`;
   const contended = gpus.filter((uuid) => isContended(turns, uuid));
@@ -97,9 +98,10 @@ const clientsOf = (turns, uuid) => Object.keys(turns.clients).filter((id) => tur
 // A pod without its namespace. A name by owner and command stays whole.
 const shortOf = (name) => (name.includes(' · ') ? name : name.slice(name.indexOf('/') + 1));
 
-function Shared({ uuid, turns, now, ownerOf, lit, owners, onFocus }) {
+function Shared({ uuid, turns, now, ownerOf, lit, owners, narrow, onFocus }) {
   const gpu = turns.gpus[uuid];
   const clients = ordered(turns, uuid);
+  const withQuota = clients.some((id) => hasQuota(turns.clients[id]));
   return html`<article class="turns" data-uuid=${uuid}>
     <header>
       <h3>GPU ${nameOf(turns, uuid)}</h3>
@@ -112,6 +114,8 @@ function Shared({ uuid, turns, now, ownerOf, lit, owners, onFocus }) {
       </p>
     </header>
     <${Timeline} gpu=${gpu} clients=${turns.clients} now=${now} ownerOf=${ownerOf} lit=${lit} />
+    <details class="more bare" open=${!narrow}>
+    <summary>${plural(clients.length, 'client')}, ${gpu.waiting.length} waiting</summary>
     <div class="scroll" tabindex="0" role="region" aria-label="queue of GPU ${nameOf(turns, uuid)}">
       <table class="rows queue stacked">
         <caption class="hidden">Clients of GPU ${nameOf(turns, uuid)}: running first, then the queue in order</caption>
@@ -121,8 +125,7 @@ function Shared({ uuid, turns, now, ownerOf, lit, owners, onFocus }) {
             <th scope="col">Now</th>
             <th scope="col" class="number">Expected wait</th>
             <th scope="col" class="number">Memory</th>
-            <th scope="col" class="number">Core quota</th>
-            <th scope="col" class="number">Debt</th>
+            ${withQuota && html`<th scope="col" class="number">Core quota</th>`}
             <th scope="col" class="number">Turns</th>
           </tr>
         </thead>
@@ -136,12 +139,13 @@ function Shared({ uuid, turns, now, ownerOf, lit, owners, onFocus }) {
                 owner=${ownerOf(turns.clients[id])}
                 dim=${lit && !lit.clients.has(id)}
                 owners=${owners}
+                withQuota=${withQuota}
                 onFocus=${onFocus}
               />`,
           )}
         </tbody>
       </table>
-    </div>
+    </div></details>
   </article>`;
 }
 
@@ -152,9 +156,9 @@ function ordered(turns, uuid) {
   return [...first, ...clientsOf(turns, uuid).filter((id) => !first.includes(id))];
 }
 
-function Client({ id, client, owner, dim, owners, onFocus }) {
-  const quota = client.core_quota_percent;
-  const isWhole = quota === 100 && !client.throttled;
+const hasQuota = (client) => client.core_quota_percent < 100 || client.throttled;
+
+function Client({ id, client, owner, dim, owners, withQuota, onFocus }) {
   const name = html`<bdi>${shortOf(client.name)}</bdi>`;
   const focus = () => onFocus({ by: 'owner', id: owner.key, label: owner.name });
   return html`<tr class=${classes(dim && 'dim')} data-client=${id}>
@@ -169,12 +173,12 @@ function Client({ id, client, owner, dim, owners, onFocus }) {
     <td class="number" data-label="Memory" data-f="memory_bytes">
       ${bytes(client.memory_bytes)}${client.memory_quota_bytes ? ` / ${bytes(client.memory_quota_bytes)}` : ''}
     </td>
-    <td class=${classes('number', isWhole && 'usual')} data-label="Core quota" data-f="quota">
-      ${quota} %${client.throttled ? ' · used up' : ''}
-    </td>
-    <td class=${classes('number', !client.debt_s && 'usual')} data-label="Debt" data-f="debt_s">
-      ${client.debt_s ? duration(client.debt_s) : '0'}
-    </td>
+    ${
+      withQuota &&
+      html`<td class=${classes('number', !hasQuota(client) && 'usual')} data-label="Core quota" data-f="quota">
+      ${client.core_quota_percent} %
+    </td>`
+    }
     <td class="number" data-label="Turns" data-f="turns_total">${count(client.turns_total)}</td>
   </tr>`;
 }
