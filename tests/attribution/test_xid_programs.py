@@ -6,7 +6,8 @@ import pytest
 
 from attribution.builders import gpu, reading
 from gpucommons.faces.dialects.gpucommons.gpus import XID_PROGRAM, collect_gpus
-from gpucommons.ledger.events import PROGRAM_XID, DetectorState, detect_events
+from gpucommons.ledger.events import DetectorState, detect_events
+from gpucommons.model.events import PROGRAM_XID
 from gpucommons.model.gpu import KernelLogReading, XidLine, XidRecord
 from gpucommons.model.ownership import Attribution, Owner, OwnerKind, Place, ProcessShare, Workload
 from gpucommons.model.problems import ProblemKind

@@ -52,6 +52,9 @@ def test_a_period_is_named_as_it_was_given() -> None:
     assert parse_period(None, None, now_s, UTC) == ("30d", Period(int(now_s) - 30 * 86_400, int(now_s)))
     assert parse_period("2026-11-01", None, now_s, UTC)[0] == "2026-11-01"
     assert parse_period(None, "2026-10", now_s, UTC) == ("2026-10", month("2026-10", now_s, UTC))
-    assert parse_period("2027-01-01", None, now_s, UTC)[1].until_s == parse_since("2027-01-01", now_s, UTC)
+    with pytest.raises(ValueError, match="'2027-01-01' is in the future"):
+        parse_period("2027-01-01", None, now_s, UTC)
+    with pytest.raises(ValueError, match="month '2027-01' has not begun"):
+        parse_period(None, "2027-01", now_s, UTC)
     with pytest.raises(ValueError, match="exclude each other"):
         parse_period("30d", "2026-10", now_s, UTC)

@@ -235,6 +235,10 @@ def test_report_of_one_user_and_of_a_month(ledger: Path, capsys: pytest.CaptureF
     long_ago = time.strftime("%Y-%m", time.gmtime(time.time() - 40 * 86_400))
     month = json.loads(run(capsys, "report", "--month", long_ago, "--format", "json"))["accounts"][long_ago]
     assert month["total"]["held_gpu_hours"] >= 1.0
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "--user", "bobb"])
+    assert ended.value.code == 0
+    assert "no use by 'bobb' in this period" in capsys.readouterr().err
 
 
 def test_report_errors_are_one_line(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -314,6 +318,9 @@ def test_event_errors_are_one_line(state: Path, capsys: pytest.CaptureFixture[st
     assert "no event log" in refused(capsys, "events")
     (state / "events.jsonl").touch()
     assert "invalid period" in refused(capsys, "events", "--since", "soon")
+    assert "--since: '2100-01-01' is in the future" in refused(capsys, "events", "--since", "2100-01-01")
+    unknown = refused(capsys, "events", "--type", "gpus")
+    assert "--type: unknown type 'gpus': use gpu.lost, gpu.back, " in unknown
     assert "table or json" in refused(capsys, "events", "--follow", "--format", "csv")
 
 

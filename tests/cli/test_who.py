@@ -81,7 +81,7 @@ def test_who_explains_one_process(driver: FakeNvml, sleeper: int) -> None:
     ("arguments", "status", "says"),
     [
         (("--pid", "1"), 1, "pid 1 is not on a GPU now"),
-        (("--gpu", "7"), 2, "parameter 'gpu': unknown GPU '7'; GPUs of this node: 0, 1"),
+        (("--gpu", "7"), 2, "--gpu: unknown GPU '7'; GPUs of this node: 0, 1"),
     ],
 )
 def test_an_unknown_pid_or_gpu_is_one_line(

@@ -248,6 +248,8 @@ def test_free_memory_counts_not_only_the_total() -> None:
     [
         ({"gpus": 9}, "9 GPUs requested, this node has 2 GPUs and 1 MIG devices"),
         ({"gpus": 3}, "3 GPUs requested, this node has 2 GPUs"),
+        ({"slot": "99"}, "this node has no GPU '99'; see 'gpucommons gpus'"),
+        ({"model": "tpu"}, "this node has no GPU of model 'tpu'; it has unknown models"),
         (
             {"memory_bytes": 200 * GIB},
             "with 200 GiB of memory requested, 0 of this node have that much, the largest has 140 GiB",

@@ -82,7 +82,10 @@ def parse_since(text: str, now_s: float, zone: tzinfo | None) -> int:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"invalid period '{text}': use 30d, 12h or a date") from None
-    return int((when if when.tzinfo else _localised(when, zone)).timestamp())
+    since_s = int((when if when.tzinfo else _localised(when, zone)).timestamp())
+    if since_s > now_s:
+        raise ValueError(f"'{text}' is in the future: use 30d, 12h or an earlier date")
+    return since_s
 
 
 def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
@@ -94,6 +97,8 @@ def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
     first = _localised(datetime(year, number, 1), zone)
     after = _localised(datetime(year + number // 12, number % 12 + 1, 1), zone)
     since_s = int(first.timestamp())
+    if since_s > now_s:
+        raise ValueError(f"month '{text}' has not begun: use an earlier one")
     return Period(since_s, max(since_s, min(int(after.timestamp()), int(now_s))))
 
 

@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from gpucommons.base.text import printable
 from gpucommons.cli.output import show_error
@@ -32,10 +33,20 @@ class AgentUnreachable(CommandError):
     status = 3
 
 
+class SentencesInFull(TyperGroup):
+    """A group whose help has the whole first sentence of each command; typer's ends with the line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, self.commands[name].get_short_help_str(1000)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def command_group(name: str, help: str) -> typer.Typer:
     """A group of commands with the options and the error handling of `gpucommons`."""
     return typer.Typer(
         name=name,
+        cls=SentencesInFull,
         help=help,
         add_completion=False,
         pretty_exceptions_enable=False,

@@ -146,14 +146,18 @@ def _of_log(
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching
     from gpucommons.ledger.events import older, read_events
-    from gpucommons.model.events import Numbering
+    from gpucommons.model.events import Numbering, read_type
 
     scenario = scenario_named(reader.simulate)
     own = own_event_log(load_settings(reader.config, {}).settings, scenario.name if scenario else None)
     try:
         since_s = None if since is None else parse_since(since, time.time(), None)
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(f"--since: {error}") from error
+    try:
+        type = None if type is None else read_type(type)
+    except ValueError as error:
+        raise CommandError(f"--type: {error}") from error
     for file in (own, older(own)):
         if reason := refused(file):
             raise CommandError(reason)

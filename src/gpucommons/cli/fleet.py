@@ -150,7 +150,7 @@ def fleet_report(reader: Reader, prometheus: str | None, parameters: Mapping[str
     try:
         by, months = read({name: value for name, value in parameters.items() if value is not None}, now_s)
     except BadParameter as error:
-        raise CommandError(error.line) from error
+        raise CommandError(f"--{error.parameter}: {error}") from error
     return _asked(document(by, months, SEES_ALL, partial(source.read_month, now_s=now_s)))
 
 

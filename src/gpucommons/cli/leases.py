@@ -158,7 +158,7 @@ def cancel(
 
 def reserve(
     duration: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 8h.", show_default=False)],
-    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="Number of GPUs.")] = 1,
     begin: Annotated[
         str,
         typer.Option(
@@ -171,9 +171,12 @@ def reserve(
     """Reserve GPUs for a time to come. Until then, others get them only for commands that end before (--for)."""
     try:
         for_s = parse_duration(duration)
+    except ValueError as error:
+        raise CommandError(f"--for: {error}") from None
+    try:
         from_s = parse_when(begin, datetime.now().astimezone()).timestamp()
     except ValueError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(f"--from: {error}") from None
     if from_s < time.time() - 60:
         raise CommandError(f"--from {begin!r} is in the past: choose a later time")
     made = ask(config, {"request": "reserve", "gpus": gpus, "from_s": from_s, "for_s": for_s})

@@ -45,7 +45,7 @@ def api_document(snapshot: Snapshot, name: str, parameters: Mapping[str, str] | 
     try:
         document = resource.make(View(snapshot), read_query(tuple((parameters or {}).items()), resource.parameters))
     except BadParameter as error:
-        raise CommandError(error.line) from error
+        raise CommandError(f"--{error.parameter}: {error}") from error
     assert isinstance(document, Mapping)
     return document
 

@@ -13,7 +13,7 @@ import typer
 from gpucommons.base.address import job_address
 from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, parse_decimal, printable_lines
-from gpucommons.cli.command_line import CommandError, NotFound
+from gpucommons.cli.command_line import CommandError, NotFound, say
 from gpucommons.cli.fleet import PrometheusUrl, fleet_report
 from gpucommons.cli.job_view import co2_text, job_lines, node_lines
 from gpucommons.cli.options import (
@@ -134,6 +134,8 @@ def report(
         show(rendered(period, format))
         return
     show_lines(table_lines(period, terminal_width()))
+    if user is not None and not any(period["total"].values()):
+        say(f"no use by {user!r} in this period; 'gpucommons report' lists the users")
     show(hidden_note(document, "accounts"))
 
 

@@ -169,7 +169,7 @@ _AGENT_START_S: Final = 5.0
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command and its arguments.")],
-    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="Number of GPUs.")] = 1,
     memory: Annotated[
         str | None,
         typer.Option(

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gpucommons.base.text import printable_lines
-from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
+from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound, command_group
 from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
 from gpucommons.cli.reader import Reader, reading
@@ -27,8 +27,9 @@ from gpucommons.config.runtime_directory import control_path, control_sockets, o
 from gpucommons.faces.documents.values import indented, one_line
 from gpucommons.model.words import SharingClass
 
-app = typer.Typer(
-    help="Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients."
+app = command_group(
+    "scheduler",
+    "Turns on shared GPUs: running and waiting clients, and why they wait; switch it, limit clients.",
 )
 
 _TIMEOUT_S = 5.0

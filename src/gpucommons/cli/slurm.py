@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpucommons.base.text import printable, printable_lines
-from gpucommons.cli.command_line import CommandError
+from gpucommons.cli.command_line import CommandError, command_group
 from gpucommons.cli.fleet import PrometheusUrl
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import show, show_data, show_line
@@ -30,7 +30,7 @@ from gpucommons.slurm.jobs import SlurmError, ask_slurm
 if TYPE_CHECKING:
     from gpucommons.model.fleet import NodeUse
 
-app = typer.Typer(help="Slurm: hooks for its daemons, health of the node, summaries of jobs, configuration.")
+app = command_group("slurm", "Slurm: hooks for its daemons, health of the node, summaries of jobs, configuration.")
 
 _HOOK_SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 _SECOND_LOOK_S = 6.0

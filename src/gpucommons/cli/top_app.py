@@ -335,7 +335,9 @@ class Top(App[None]):
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         if event.data_table.id == "gpus":
-            self._draw_graph()
+            # As for the workers: the event may come while the app closes.
+            with suppress(NoMatches):
+                self._draw_graph()
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         node, key = self._found(event.row_key.value or "")

@@ -17,7 +17,37 @@ from gpucommons.base.threads import WorkerThread
 from gpucommons.model.accounts import HoldingQuota
 from gpucommons.model.allocations import Allocation, AllocationReading
 from gpucommons.model.cost import quota_states
-from gpucommons.model.events import ALLOCATION_GONE, Event, EventLogReading, Numbering, format_line, parse_line
+from gpucommons.model.events import (
+    ALLOCATION_GONE,
+    ALLOCATION_SEEN,
+    GPU_BACK,
+    GPU_LOST,
+    GPU_XID,
+    IDLE_TYPES,
+    LEASE_TRESPASSER,
+    MPS_DIED,
+    MPS_FAILED,
+    MPS_LOG,
+    MPS_STARTED,
+    MPS_STOPPED,
+    PROGRAM_NOT_PARKED,
+    PROGRAM_PARKED,
+    PROGRAM_STRANDED,
+    PROGRAM_WAITED,
+    PROGRAM_WOKEN,
+    PROGRAM_XID,
+    QUOTA_EXCEEDED,
+    QUOTA_KEPT,
+    RESERVATION_RELEASED,
+    TRESPASSER_PAUSED,
+    TRESPASSER_RESUMED,
+    TURN_REVOKED,
+    Event,
+    EventLogReading,
+    Numbering,
+    format_line,
+    parse_line,
+)
 from gpucommons.model.gpu import GpuReading, XidProgramsReading
 from gpucommons.model.idle import IdleReading
 from gpucommons.model.leases import LeasesReading, MpsReading, Trespasser
@@ -30,18 +60,6 @@ from gpucommons.model.snapshot import Snapshot
 # repeats nor misses an event.
 
 SOURCE = "gpucommons"
-GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
-PROGRAM_XID = "program.xid"
-ALLOCATION_SEEN = "allocation.seen"
-QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
-TURN_REVOKED = "turn.revoked"
-LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"
-TRESPASSER_PAUSED, TRESPASSER_RESUMED = "lease.trespasser_paused", "lease.trespasser_resumed"
-MPS_STARTED, MPS_STOPPED, MPS_FAILED = "mps.started", "mps.stopped", "mps.failed"
-MPS_DIED, MPS_LOG = "mps.died", "mps.log"
-PROGRAM_PARKED, PROGRAM_WOKEN = "program.parked", "program.woken"
-PROGRAM_NOT_PARKED, PROGRAM_STRANDED = "program.not_parked", "program.stranded"
-PROGRAM_WAITED = "program.waited"
 _PARKING = {
     "parked": PROGRAM_PARKED,
     "woken": PROGRAM_WOKEN,
@@ -56,7 +74,6 @@ _MPS = {
     "died": MPS_DIED,
     "log": MPS_LOG,
 }
-IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
 ANY_SLOT = "any"
 TYPES = (
     *(

@@ -13,8 +13,55 @@ from typing import NamedTuple
 # Pure. A bad line becomes a reason, never an exception, so that it does not hide the next line.
 
 SCHEMA_VERSION = "1"
-ALLOCATION_GONE = "allocation.gone"
 _MAX_TYPE_LENGTH = 128
+
+# The types of the agent's own events. DS01's log has others.
+GPU_LOST, GPU_BACK, GPU_XID = "gpu.lost", "gpu.back", "gpu.xid"
+PROGRAM_XID = "program.xid"
+ALLOCATION_SEEN, ALLOCATION_GONE = "allocation.seen", "allocation.gone"
+QUOTA_EXCEEDED, QUOTA_KEPT = "quota.exceeded", "quota.kept"
+TURN_REVOKED = "turn.revoked"
+LEASE_TRESPASSER, RESERVATION_RELEASED = "lease.trespasser", "reservation.released"
+TRESPASSER_PAUSED, TRESPASSER_RESUMED = "lease.trespasser_paused", "lease.trespasser_resumed"
+MPS_STARTED, MPS_STOPPED, MPS_FAILED = "mps.started", "mps.stopped", "mps.failed"
+MPS_DIED, MPS_LOG = "mps.died", "mps.log"
+PROGRAM_PARKED, PROGRAM_WOKEN = "program.parked", "program.woken"
+PROGRAM_NOT_PARKED, PROGRAM_STRANDED = "program.not_parked", "program.stranded"
+PROGRAM_WAITED = "program.waited"
+IDLE_TYPES = ("idle.notified", "idle.reminded", "idle.acted", "idle.failed")
+EVENT_TYPES = (
+    GPU_LOST,
+    GPU_BACK,
+    GPU_XID,
+    PROGRAM_XID,
+    ALLOCATION_SEEN,
+    ALLOCATION_GONE,
+    QUOTA_EXCEEDED,
+    QUOTA_KEPT,
+    TURN_REVOKED,
+    LEASE_TRESPASSER,
+    TRESPASSER_PAUSED,
+    TRESPASSER_RESUMED,
+    RESERVATION_RELEASED,
+    MPS_STARTED,
+    MPS_STOPPED,
+    MPS_FAILED,
+    MPS_DIED,
+    MPS_LOG,
+    PROGRAM_PARKED,
+    PROGRAM_WOKEN,
+    PROGRAM_NOT_PARKED,
+    PROGRAM_STRANDED,
+    PROGRAM_WAITED,
+    *IDLE_TYPES,
+)
+
+
+def read_type(text: str) -> str:
+    """A type, or a group of types: `gpu` means `gpu.lost`, `gpu.xid` and so on. Raises ValueError with one line."""
+    if text in EVENT_TYPES or any(type.startswith(f"{text}.") for type in EVENT_TYPES):
+        return text
+    raise ValueError(f"unknown type {text[:64]!r}: use {', '.join(EVENT_TYPES)}, or the word before the dot")
 
 
 class BadLine(StrEnum):

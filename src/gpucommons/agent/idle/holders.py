@@ -13,9 +13,10 @@ from typing import Final
 from gpucommons.config.accounts import IdleRuleSettings
 from gpucommons.idle.messages import HeldIdle, LostGpu, digest_text
 from gpucommons.ledger.errors import LedgerError
-from gpucommons.ledger.events import GPU_LOST, read_events
+from gpucommons.ledger.events import read_events
 from gpucommons.ledger.query import PeriodUsage, accounts_of, read_period
 from gpucommons.model.allocations import UNATTRIBUTED, Allocation, AllocationReading, AllocationState, WorkloadKind
+from gpucommons.model.events import GPU_LOST
 from gpucommons.model.idle import IdleKey, IdlePeriod, IdlePeriods
 from gpucommons.model.names import account_name, short_command
 from gpucommons.model.snapshot import Readings

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gpucommons.base.periods import parse_since
 from gpucommons.base.text import parse_decimal
 from gpucommons.faces.documents.schema import Schema
+from gpucommons.model.events import read_type
 
 _LONGEST_NAME = 64
 
@@ -63,6 +64,10 @@ def text(name: str, summary: str, longest: int = 256) -> Parameter:
         return given
 
     return Parameter(name, summary, {"type": "string", "minLength": 1, "maxLength": longest}, read)
+
+
+def event_type(name: str, summary: str) -> Parameter:
+    return Parameter(name, summary, {"type": "string", "minLength": 1, "maxLength": 64}, read_type)
 
 
 def moment(name: str, summary: str) -> Parameter:

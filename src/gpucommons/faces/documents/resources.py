@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gpucommons.faces.documents import accounts, events, gpus, node, queue, slots, turns, who
-from gpucommons.faces.documents.parameters import Parameter, Value, moment, text, whole, word
+from gpucommons.faces.documents.parameters import Parameter, Value, event_type, moment, text, whole, word
 from gpucommons.faces.documents.schema import Record, Schema, by_key, or_null, record
 from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import ENVELOPE, ENVELOPE_FIELDS, View
@@ -164,7 +164,7 @@ RESOURCES: tuple[Resource, ...] = (
         _events,
         (
             whole("limit", "number of events at most", 1, events.MOST),
-            text("type", "only events of this type or group of types", 64),
+            event_type("type", "only events of this type or group of types"),
             text("user", "only events of this user"),
             moment("since", "only newer events: an age such as 24h, or a date"),
         ),

@@ -47,6 +47,9 @@ class View:
         for identity in identities:
             if name in (identity.uuid, str(identity.index)):
                 return identity.uuid
+        whole = name.partition(".")[0]
+        if whole != name and whole in (str(identity.index) for identity in identities):
+            raise BadParameter("gpu", f"{name[:64]!r} is a part of GPU {whole}: use {whole}")
         indices = ", ".join(str(identity.index) for identity in identities) or "none"
         raise BadParameter("gpu", f"unknown GPU {name[:64]!r}; GPUs of this node: {indices}")
 

@@ -460,10 +460,15 @@ def _too_much(request: LeaseRequest, slots: Mapping[str, LeasableSlot], fitting:
     has += f" ({lost} lost)" if lost else ""
     kind = f" of model {request.model!r}" if request.model else ""
     kind += f" named {request.slot!r}" if request.slot else ""
+    names = {name for slot in slots.values() for name in (slot.uuid, slot.name, slot.name.partition(".")[0])}
+    if request.slot and request.slot not in names:
+        return f"this node has no GPU {request.slot!r}; see 'gpucommons gpus'"
+    models = ", ".join(sorted({slot.model for slot in working if slot.model})) or "unknown models"
+    if request.model and not any(request.model.lower() in slot.model.lower() for slot in working):
+        return f"this node has no GPU of model {request.model!r}; it has {models}"
     if kind or (request.whole and request.memory_bytes is None):
         asked = replace(request, model="", slot="", whole=False)
         others = sum(fits(asked, slot) for slot in working)
-        models = ", ".join(sorted({slot.model for slot in working if slot.model})) or "unknown models"
         if others >= request.gpus or request.memory_bytes is None:
             return (
                 f"{request.gpus} GPU{'' if request.gpus == 1 else 's'}{kind}{' without MIG' if request.whole else ''} "
