@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from demo_node import DemoNode
-from gpucommons.model.accounts import AccountsReading, HeldKey, LedgerReading, PeriodAccounts
+from gpucommons.model.accounts import AccountsReading, HeldKey, HoldingQuota, LedgerReading, LedgerState, PeriodAccounts
 from gpucommons.model.allocations import (
     AllocationReading,
     SlotsReading,
@@ -31,6 +31,7 @@ from gpucommons.model.leases import (
     WaitCause,
 )
 from gpucommons.model.ownership import Attribution, OwnerShare
+from gpucommons.model.problems import ProblemKind
 from gpucommons.model.process_identity import CommandLineReading, ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.sharing import (
     ArrivalReading,
@@ -47,6 +48,7 @@ from gpucommons.model.snapshot import Readings
 from gpucommons.model.viewer import SEES_ALL, Viewer
 from gpucommons.rules import privacy
 from gpucommons.rules.privacy import SECTIONS, Privacy, leases_seen_by, seen_by
+from gpucommons.rules.problems import problems_of
 from played import Played, snapshot_of
 
 NODE = DemoNode(gpus=8, processes_a_gpu=4)
@@ -181,7 +183,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "slot gpu_index profile state why holders hidden_holders since_wall_s idle_s memory_total_bytes "
         "memory_free_bytes"
     ),
-    LedgerReading: "ledger totals quotas event_log_writing",
+    LedgerReading: "ledger totals quotas event_log_writing hidden_over_quota",
     AccountsReading: "by_period held_today_ns months prices",
     PeriodAccounts: "by since_s until_s rows slot_time gap_ns charges prices",
     HeldKey: "owner account gpu_uuid",
@@ -484,3 +486,16 @@ def test_metrics_are_closed_to_a_viewer_that_sees_no_names() -> None:
     assert not Privacy("auto", unix=True).viewer(1001, "bob", False, is_local=False).sees_metrics
     assert not Privacy("own").viewer(None, None, False).sees_metrics
     assert Privacy("own").viewer(None, None, True).sees_metrics
+
+
+@pytest.mark.parametrize("viewer", [BOB, UNIDENTIFIED, LOCAL_BOB])
+def test_an_owner_over_quota_counts_as_a_problem_also_without_a_name(viewer: Viewer) -> None:
+    readings = NODE.readings(3.0)
+    over = LedgerReading(LedgerState(), None, {"alice": HoldingQuota(0.5)})
+    snapshot = seen_by(snapshot_of(replace(readings, ledger=over)), viewer)
+    (problem,) = [found for found in problems_of(snapshot) if found.kind is ProblemKind.OVER_QUOTA]
+    if viewer is LOCAL_BOB:
+        assert problem.sentence.startswith("alice holds ")
+    else:
+        assert problem.sentence == "1 user holds more GPUs than the quota allows."
+        assert "alice" not in f"{problem}"

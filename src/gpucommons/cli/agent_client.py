@@ -187,8 +187,9 @@ def _document(address: AgentAddress, name: str, status: int, body: bytes) -> Doc
     reason = document.get("error") if isinstance(document, dict) else body.decode("utf-8", "replace")
     if status == 400:
         # A parameter has the name of the option that it was given by.
-        name = document.get("parameter") if isinstance(document, dict) else None
-        raise BadRequest(f"--{name}: {str(reason).removeprefix(f'parameter {name!r}: ')}" if name else str(reason))
+        option = document.get("parameter") if isinstance(document, dict) else None
+        line = str(reason).removeprefix(f"parameter {option!r}: ")
+        raise BadRequest(f"--{option}: {line}" if option else line)
     if status == 502:
         raise ReadFailed(f"{address.url}: {reason}")
     if status == 404:

@@ -138,12 +138,16 @@ class HoldingQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerReading:
-    """The state of the ledger and the counters of recent owners; `totals` is None until the ledger was read."""
+    """The state of the ledger and the counters of recent owners; `totals` is None until the ledger was read.
+
+    `hidden_over_quota`: users over their quota that the viewer may not see. They count, without their names.
+    """
 
     ledger: LedgerState
     totals: Mapping[OwnerKey, Amounts] | None
     quotas: Mapping[str, HoldingQuota] = field(default_factory=dict)
     event_log_writing: bool = True
+    hidden_over_quota: int = 0
 
 
 PERIODS = ("today", "7d", "30d")

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading, LedgerState, PeriodAccounts
 from gpucommons.model.allocations import AllocationReading, SlotsReading, SlotStatus
+from gpucommons.model.cost import quota_states
 from gpucommons.model.events import Alert, AlertsReading, Event, EventLogReading
 from gpucommons.model.fleet import FleetSlot, FleetView
 from gpucommons.model.gpu import XidProgramsReading
@@ -147,7 +148,7 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             attribution=None if readings.attribution is None else _attribution(readings.attribution, viewer),
             allocations=None if readings.allocations is None else _allocations(readings.allocations, viewer),
             slots=None if readings.slots is None else _slots(readings.slots, viewer),
-            ledger=None if readings.ledger is None else _ledger(readings.ledger, viewer),
+            ledger=None if readings.ledger is None else _ledger(readings.ledger, readings.allocations, viewer),
             sharing=None if readings.sharing is None else sharing_seen_by(readings.sharing, viewer),
             leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
             idle=None if readings.idle is None else _idle(readings.idle, viewer),
@@ -423,10 +424,12 @@ def _allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReadin
     )
 
 
-def _ledger(reading: LedgerReading, viewer: Viewer) -> LedgerReading:
-    """Only the viewer's own quota."""
+def _ledger(reading: LedgerReading, allocations: AllocationReading | None, viewer: Viewer) -> LedgerReading:
+    """Only the viewer's own quota; how many others are over theirs is no secret."""
     own = {user: quota for user, quota in reading.quotas.items() if user == viewer.user}
-    return LedgerReading(LedgerState(), None, own)
+    states = quota_states(reading.quotas, allocations)
+    over = sum(bool(state.exceeded) for state in states if state.user not in own)
+    return LedgerReading(LedgerState(), None, own, hidden_over_quota=over)
 
 
 def _slots(reading: SlotsReading, viewer: Viewer) -> SlotsReading:

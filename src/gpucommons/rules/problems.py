@@ -147,6 +147,7 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     if readings.ledger is not None:
         problems += _ledger(readings.ledger.ledger)
         problems += _over_quota(quota_states(readings.ledger.quotas, readings.allocations))
+        problems += _hidden_over_quota(readings.ledger.hidden_over_quota)
     if readings.idle is not None:
         problems += _channels(readings.idle)
     problems += _sources(snapshot.sources.values(), snapshot.monotonic_s)
@@ -495,6 +496,18 @@ def _over_quota(states: Iterable[QuotaState]) -> Iterator[Problem]:
                 f"{state.user} holds {state.used:g} GPUs, and the quota allows {state.limit:g}.",
                 "Ask for one back; 'gpucommons allocations' shows which.",
             )
+
+
+def _hidden_over_quota(users: int) -> Iterator[Problem]:
+    if users:
+        others = "1 user holds" if users == 1 else f"{users} users hold"
+        yield Problem(
+            "over_quota/hidden",
+            ProblemKind.OVER_QUOTA,
+            HealthLevel.WARNING,
+            f"{others} more GPUs than the quota allows.",
+            "The administrator sees the names.",
+        )
 
 
 def _channels(reading: IdleReading) -> Iterator[Problem]:
