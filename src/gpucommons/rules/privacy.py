@@ -425,7 +425,7 @@ def _allocations(reading: AllocationReading, viewer: Viewer) -> AllocationReadin
 
 
 def _ledger(reading: LedgerReading, allocations: AllocationReading | None, viewer: Viewer) -> LedgerReading:
-    """Only the viewer's own quota; how many others are over theirs is no secret."""
+    """Only the viewer's own quota; of others, how many are over theirs."""
     own = {user: quota for user, quota in reading.quotas.items() if user == viewer.user}
     states = quota_states(reading.quotas, allocations)
     over = sum(bool(state.exceeded) for state in states if state.user not in own)
