@@ -86,7 +86,8 @@ def slurm_node(*, shards: int = 0, day_night: bool = False) -> Iterator[SlurmNod
         jobs, agent = directory / "jobs", directory / "agent"
         agent.mkdir()
         command = f"{sys.executable} -m gpucommons"
-        plan = NodePlan("", ("", ""), "h200", shards, day_night, 8, "", sys.executable, hooks.__file__, command)
+        run_hook = f"{sys.executable} -I -S {hooks.__file__}"
+        plan = NodePlan("", ("", ""), "h200", shards, day_night, 8, "", run_hook, command)
         options = f"--directory {jobs} --agent-directory {agent}"
         with slurm_cluster(directory / "slurm", plan, options) as cluster:
             yield SlurmNode(node, cluster, jobs, agent)

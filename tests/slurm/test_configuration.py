@@ -13,8 +13,7 @@ PLAN = NodePlan(
     False,
     16,
     "/etc/slurm/gpucommons",
-    "/opt/python",
-    "/opt/hooks.py",
+    "/opt/python -I -S /opt/hooks.py",
     "/opt/gpucommons",
 )
 

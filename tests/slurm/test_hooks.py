@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gpucommons.slurm import hooks
-from gpucommons.slurm.jobs import JobFile, read_job_files
 
 _JOB = {"SLURM_JOB_ID": "41", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": "4-5,7", "SLURMD_NODENAME": "gpu1"}
 
@@ -30,7 +29,7 @@ def test_the_file_of_a_job_is_written_by_the_prolog_and_removed_by_the_epilog(tm
         listener.listen()
         done = run_hook("prolog", *options, **_JOB)
     assert (done.returncode, done.stderr) == (0, "")
-    assert read_job_files(jobs) == [JobFile("41", 1000, (0, 1, 3), "gpu1")]
+    assert hooks.read_jobs(str(jobs)) == {41: {"uid": "1000", "gpus": "0,1,3", "node": "gpu1"}}
     assert (jobs / "41").stat().st_mode & 0o777 == 0o644
     assert run_hook("epilog", *options, **_JOB).returncode == 0
     assert os.listdir(jobs) == []
@@ -41,7 +40,7 @@ def test_without_an_agent_the_job_begins_and_one_line_says_so(tmp_path: Path) ->
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1
     assert "job 41: no agent answers" in done.stderr
-    assert len(read_job_files(tmp_path / "jobs")) == 1, "an agent that starts later finds the job"
+    assert list(hooks.read_jobs(str(tmp_path / "jobs"))) == [41], "an agent that starts later finds the job"
 
 
 @pytest.mark.parametrize("hook", hooks.HOOKS)
@@ -106,7 +105,7 @@ def test_a_night_job_gets_the_real_indices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["²", "١", "1_0", "+1", " 1", "-1", "0-²", "9" * 21, "9" * 5000])
 def test_what_is_not_a_number_gives_no_gpu(text: str) -> None:
-    assert hooks.gpu_indices(text, 4) == []
+    assert hooks.indices(text, 4) == []
 
 
 def test_a_day_job_waits_until_the_memory_of_the_night_job_has_left(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from gpucommons.slurm.jobs import (
     SlurmError,
     SlurmJobsReader,
     UnknownJob,
-    host_names,
     parse_job,
     shards_per_gpu,
 )
@@ -35,8 +34,8 @@ def job_text(gres: str = "gpu:h200:2(IDX:0-1)", state: str = "RUNNING") -> str:
 
 
 def test_a_job_has_the_cpus_and_memory_of_this_node() -> None:
-    assert parse_job(job_text(), "gpu1") == JobDetails("RUNNING", 4, 8000 << 20)
-    assert parse_job(job_text(), "gpu2") == JobDetails("RUNNING", 2, 2 << 30)
+    assert parse_job(job_text(), "gpu1") == JobDetails(False, 4, 8000 << 20)
+    assert parse_job(job_text(), "gpu2") == JobDetails(False, 2, 2 << 30)
 
 
 @pytest.mark.parametrize(
@@ -56,29 +55,42 @@ def test_shards_are_those_on_each_gpu(gres: str, shards: dict[int, int]) -> None
 
 def test_a_node_divides_its_gpus_into_shards() -> None:
     assert shards_per_gpu("NodeName=vm Arch=x Gres=gpu:h200:4(S:0-1),shard:h200:16(S:0-1) NodeAddr=vm") == 4
-    assert shards_per_gpu("NodeName=vm Gres=gpu:h200:4 NodeAddr=vm") is None
-    assert shards_per_gpu("NodeName=vm Gres=(null)") is None
+    assert shards_per_gpu("NodeName=vm Gres=gpu:h200:4 NodeAddr=vm") == 0
+    assert shards_per_gpu("NodeName=vm Gres=(null)") == 0
 
 
 @pytest.mark.parametrize(
-    ("expression", "names"),
+    ("nodes", "included"),
     [
-        ("gpu1", ["gpu1"]),
-        ("gpu[01-03,7],login", ["gpu01", "gpu02", "gpu03", "gpu7", "login"]),
-        ("a[1-2]-ib,b", ["a1-ib", "a2-ib", "b"]),
-        ("", []),
+        ("c1", {"c1"}),
+        ("gpu[01-03,7],login", {"gpu01", "gpu02", "gpu03", "gpu7", "login"}),
+        ("a[1-2]-ib,gpu", {"a1-ib", "a2-ib", "gpu"}),
+        ("gpu[0-\u00b2]", set()),
+        ("", set()),
     ],
 )
-def test_lists_of_nodes_are_written_out(expression: str, names: list[str]) -> None:
-    assert host_names(expression) == names
+def test_a_group_of_nodes_has_the_same_details(nodes: str, included: set[str]) -> None:
+    text = f"JobId=3 JobState=RUNNING   Nodes={nodes} CPU_IDs=0-2 Mem=1 GRES= "
+    names = {"c1", "gpu01", "gpu02", "gpu03", "gpu7", "gpu8", "gpu71", "gpu", "login", "a1-ib", "a2-ib", "a3-ib", "a1"}
+    assert {name for name in names if parse_job(text, name).cpus == 3} == included
+
+
+@pytest.mark.parametrize("fake", ["Nodes=gpu1 CPU_IDs=0-63 Mem=1 GRES=gpu:1(IDX:0)", "Nodes=gpu1 GRES=shard:4(IDX:0)"])
+def test_the_name_and_command_of_a_job_give_it_no_larger_share(fake: str) -> None:
+    text = job_text("shard:1(IDX:0)").replace("b=c", fake).replace("Nodes=x", f"x {fake}")
+    assert parse_job(text, "gpu1").shards == {0: 1}
+
+
+def test_the_name_of_a_job_does_not_end_it() -> None:
+    assert not parse_job(job_text().replace("b=c", "JobState=COMPLETED"), "gpu1").has_ended
+    assert parse_job(job_text(state="TIMEOUT"), "gpu1").has_ended
 
 
 @given(st.text(max_size=200))
 def test_any_answer_is_a_job_or_an_error(text: str) -> None:
-    host_names(text)
     shards_per_gpu(text)
     with suppress(SlurmError):
-        assert parse_job(text, "gpu1").state
+        assert parse_job(text, "gpu1")
 
 
 class Scontrol:

@@ -73,7 +73,7 @@ def health(node: NodeName = None, config: ConfigFile = None) -> None:
 
     reader = Reader(config=config)
     try:
-        _, line = check(_node_name(node), lambda: reader.ask("problems"), lambda: time.sleep(_SECOND_LOOK_S), ask_slurm)
+        line = check(_node_name(node), lambda: reader.ask("problems"), lambda: time.sleep(_SECOND_LOOK_S), ask_slurm)
     except (SlurmError, CommandError) as error:
         line = str(error)
     if line:
@@ -215,8 +215,7 @@ def configuration(
         day_night,
         cores or _physical_cores(),
         scripts.rstrip("/"),
-        sys.executable,
-        str(Path(hooks.__file__).resolve()),
+        f"{sys.executable} -I -S {Path(hooks.__file__).resolve()}",
         shutil.which("gpucommons") or f"{sys.executable} -m gpucommons",
         mps_memory_mib,
     )

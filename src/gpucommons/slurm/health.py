@@ -5,26 +5,23 @@ of the agent. It is resumed only if the drain is of this check, which its reason
 Without an agent nothing is changed. Pure but for `check`, which asks the agent and Slurm through its arguments.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpucommons.model.problems import FAULT_KINDS, HealthLevel
 from gpucommons.slurm.jobs import AskSlurm
 
+# One line for each partition of the node.
+SHOW_NODE: Final = ("sinfo", "-h", "-N", "-o", "%T|%E", "-n")
 REASON_PREFIX: Final = "gpucommons: "
 _MAX_REASON: Final = 200
 _LEVELS: Final = frozenset(level.name.lower() for level in HealthLevel if level >= HealthLevel.CRITICAL)
-
-_STATE: Final = re.compile(r"(?:^|\s)State=(\S+)")
-# Slurm appends "[USER@TIME]" to a reason.
-_REASON: Final = re.compile(r"\sReason=(.*?)\s*\[[^\[\]\s]+@[^\[\]\s]+\]")
 
 Document = Mapping[str, Any]
 
 
 class NodeState(NamedTuple):
-    """What Slurm says of the node. `reason` is without the time and the user that Slurm adds."""
+    """What Slurm says of the node."""
 
     drained: bool
     reason: str
@@ -34,17 +31,10 @@ class NodeState(NamedTuple):
         return self.drained and self.reason.startswith(REASON_PREFIX)
 
 
-class Change(NamedTuple):
-    """What to do with the node: `state` is drain or resume."""
-
-    state: str
-    reason: str = ""
-
-
 def parse_node(text: str) -> NodeState:
-    """From `scontrol show node -o`."""
-    state, reason = _STATE.search(text), _REASON.search(text)
-    return NodeState(state is not None and "DRAIN" in state[1].split("+"), reason[1].strip() if reason else "")
+    """From the first line of SHOW_NODE. The state is such as idle, mixed, draining, drained*."""
+    state, _, reason = text.partition("\n")[0].partition("|")
+    return NodeState(state.startswith("drain"), reason.strip())
 
 
 def draining_problems(document: Document) -> dict[str, str]:
@@ -59,35 +49,31 @@ def draining_problems(document: Document) -> dict[str, str]:
     }
 
 
-def judge(first: Document, second: Document, node: NodeState) -> Change | None:
-    """None: leave the node as it is."""
+def judge(first: Document, second: Document, node: NodeState) -> list[str]:
+    """What `scontrol update` shall set; empty: leave the node as it is."""
     before, now = draining_problems(first), draining_problems(second)
     lasting = [sentence for key, sentence in now.items() if key in before]
     if lasting:
         reason = (REASON_PREFIX + " ".join(lasting))[:_MAX_REASON]
-        if not node.drained or (node.is_ours and node.reason != reason):
-            return Change("drain", reason)
-        return None
-    return Change("resume") if node.is_ours and not before and not now else None
+        is_news = not node.drained or (node.is_ours and node.reason != reason)
+        return ["state=drain", f"reason={reason}"] if is_news else []
+    return ["state=resume"] if node.is_ours and not before and not now else []
 
 
-def check(
-    node_name: str, look: Callable[[], Document | None], wait: Callable[[], None], ask: AskSlurm
-) -> tuple[Change | None, str]:
-    """Two looks and at most one change. The change, and one line about it. Raises SlurmError."""
+def check(node_name: str, look: Callable[[], Document | None], wait: Callable[[], None], ask: AskSlurm) -> str:
+    """Two looks and at most one change. One line about it, empty if there is none. Raises SlurmError."""
     first = look()
     if first is None:
-        return None, "no agent answers; the node is left as it is"
-    node = parse_node(ask(["scontrol", "show", "node", "-o", node_name]))
+        return "no agent answers; the node is left as it is"
+    node = parse_node(ask([*SHOW_NODE, node_name]))
     if not draining_problems(first) and not node.is_ours:
-        return None, ""
+        return ""
     wait()
     second = look()
     if second is None:
-        return None, "the agent stopped answering; the node is left as it is"
+        return "the agent stopped answering; the node is left as it is"
     change = judge(first, second, node)
-    if change is None:
-        return None, ""
-    reason = [f"reason={change.reason}"] if change.reason else []
-    ask(["scontrol", "update", f"nodename={node_name}", f"state={change.state}", *reason])
-    return change, f"node {node_name}: {change.state} {change.reason}".rstrip()
+    if not change:
+        return ""
+    ask(["scontrol", "update", f"nodename={node_name}", *change])
+    return f"node {node_name}: {' '.join(change)}"

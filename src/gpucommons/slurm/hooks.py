@@ -35,6 +35,7 @@ _MAX_WAIT_S = 90.0
 # Slurm stops a job 2 s after it has begun to suspend it. A job that the agent does not list by then is not suspended.
 _NOTICED_S = 8.0
 _MAX_FILE_CHARACTERS = 4096
+_MAX_JOBS = 1024
 _MAX_INDEX = 65_536
 _PARKED = "parked"
 _KEPT = "kept"
@@ -53,10 +54,11 @@ def main(arguments: Sequence[str]) -> None:
             for line in memory_limit(os.environ, int(options.get("shard-mib", "0"))):
                 os.write(1, f"{line}\n".encode())
             return
-        job, gpus = _job_id(os.environ), gpu_indices(os.environ.get("SLURM_JOB_GPUS", ""), gpu_count)
-        if hook == "epilog":
-            epilog(job, directory)
-        elif gpus:
+        job, gpus = int(os.environ["SLURM_JOB_ID"]), indices(os.environ.get("SLURM_JOB_GPUS", ""), gpu_count)
+        # A job without GPUs has no file, nor has one that began before gpucommons was installed.
+        if hook == "epilog" and os.path.exists(f"{directory}/{job}"):
+            os.unlink(f"{directory}/{job}")
+        elif hook == "prolog" and gpus:
             prolog(os.environ, job, gpus, directory)
             if not _agent_answers(agent):
                 _log(f"job {job}: no agent answers at {agent}/{_API_SOCKET}; the job runs without it")
@@ -86,14 +88,6 @@ def prolog(environment: Mapping[str, str], job: int, gpus: Sequence[int], direct
     os.replace(unfinished, f"{directory}/{job}")
 
 
-def epilog(job: int, directory: str) -> None:
-    try:
-        os.unlink(f"{directory}/{job}")
-    except FileNotFoundError:
-        # A job without GPUs, or one that began before gpucommons was installed.
-        return
-
-
 def task_prolog(
     environment: Mapping[str, str],
     directory: str,
@@ -104,15 +98,16 @@ def task_prolog(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """The lines for Slurm. Without `gpu_count` there is no pair of day and night, and nothing to do."""
-    if not gpu_count:
-        return
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    renamed = ",".join(map(str, gpu_indices(visible, gpu_count)))
+    given = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or visible
+    gpus, begun_s = frozenset(indices(given, gpu_count)), now()
+    if not gpu_count or not gpus:
+        return
+    renamed = ",".join(map(str, indices(visible, gpu_count)))
     if renamed and renamed != visible:
         yield f"export CUDA_VISIBLE_DEVICES={renamed}"
-    given = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or visible
-    gpus, begun_s = frozenset(gpu_indices(given, gpu_count)), now()
-    others = _jobs_on(gpus, directory, _job_id(environment))
+    jobs = {job: frozenset(indices(fields.get("gpus", ""))) for job, fields in read_jobs(directory).items()}
+    others = {job for job, taken in jobs.items() if taken & gpus and job != int(environment["SLURM_JOB_ID"])}
     while others and now() - begun_s < wait_s:
         stages = _suspended(f"{agent_directory}/{SUSPENDED_FILE}")
         for job in list(others):
@@ -130,49 +125,39 @@ def task_prolog(
 
 def memory_limit(environment: Mapping[str, str], shard_mib: int) -> Iterator[str]:
     """The limit of a job with shards under MPS; without MPS the driver ignores it. `shard_mib`: MiB of one shard."""
-    shards = _parse_decimal(environment.get("SLURM_SHARDS_ON_NODE", ""))
-    gpus = len(gpu_indices(environment.get("CUDA_VISIBLE_DEVICES", ""), 0))
+    shards = parse_decimal(environment.get("SLURM_SHARDS_ON_NODE", ""))
+    gpus = len(indices(environment.get("CUDA_VISIBLE_DEVICES", "")))
     if shards and shard_mib and gpus:
         limit = -(-shards // gpus) * shard_mib
         yield f"export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={','.join(f'{index}={limit}M' for index in range(gpus))}"
 
 
-def gpu_indices(text: str, gpu_count: int) -> list[int]:
-    """The GPUs of this node in a list of indices, such as 0,1 or 4-7; empty for UUIDs.
+def indices(text: str, gpu_count: int = 0) -> list[int]:
+    """Those in a list such as 0,2-3, each once; a part that is none of these, such as a UUID, is left out.
 
-    Where each GPU is listed twice, as type day and as type night, the second one of GPU 0 has the index `gpu_count`.
+    Where each of `gpu_count` GPUs is listed twice, as type day and as type night, the second one of GPU 0 has the index
+    `gpu_count`: it is counted as GPU 0.
     """
-    return sorted({index % gpu_count if gpu_count else index for index in indices(text)})
-
-
-def indices(text: str) -> list[int]:
-    """Those in 0,2-3 and so on; a part that is none of these, such as a UUID, is left out."""
-    found: list[int] = []
+    found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        low, high = _parse_decimal(first), _parse_decimal(last or first)
+        low, high = parse_decimal(first), parse_decimal(last or first)
         if low is not None and high is not None and high < _MAX_INDEX:
-            found += range(low, high + 1)
-    return found
+            found.update(range(low, high + 1))
+    return sorted({index % gpu_count for index in found} if gpu_count else found)
 
 
-def _jobs_on(gpus: frozenset[int], directory: str, but: int) -> set[int]:
-    """The other jobs of which the prolog wrote that they have one of these GPUs."""
-    try:
-        jobs = [job for job in map(_parse_decimal, os.listdir(directory)) if job is not None]
-    except OSError:
-        return set()
-    found = {job: indices(fields_of_file(f"{directory}/{job}").get("gpus", "")) for job in jobs if job != but}
-    return {job for job, its_gpus in found.items() if gpus.intersection(its_gpus)}
-
-
-def fields_of_file(path: str) -> dict[str, str]:
-    """What the prolog wrote of a job: uid, gpus and node. Empty if there is no such file."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return dict(line.partition(" ")[::2] for line in file.read(_MAX_FILE_CHARACTERS).splitlines())
-    except OSError:
-        return {}
+def read_jobs(directory: str) -> dict[int, dict[str, str]]:
+    """What the prologs wrote of each job: uid, gpus and node. Raises OSError if the directory cannot be read."""
+    jobs: dict[int, dict[str, str]] = {}
+    for job in sorted(job for job in map(parse_decimal, os.listdir(directory)) if job is not None)[-_MAX_JOBS:]:
+        try:
+            with open(f"{directory}/{job}", encoding="utf-8", errors="replace") as file:
+                jobs[job] = dict(line.partition(" ")[::2] for line in file.read(_MAX_FILE_CHARACTERS).splitlines())
+        except OSError:
+            # It ended after the directory was listed.
+            continue
+    return jobs
 
 
 def _suspended(path: str) -> dict[int, tuple[str, str]]:
@@ -182,16 +167,12 @@ def _suspended(path: str) -> dict[int, tuple[str, str]]:
             rows = [line.rstrip("\n").split(" ", 2) for line in file]
     except OSError:
         return {}
-    return {job: (row[1], row[2]) for row in rows if len(row) == 3 and (job := _parse_decimal(row[0])) is not None}
+    return {int(job): (stage, sentence) for job, stage, sentence in rows}
 
 
-def _parse_decimal(text: str) -> int | None:
-    """As `parse_decimal` of base/text.py, which is not imported here."""
+def parse_decimal(text: str) -> int | None:
+    """As that of base/text.py, which is not imported here."""
     return int(text) if 0 < len(text) <= 20 and not text.strip("0123456789") else None
-
-
-def _job_id(environment: Mapping[str, str]) -> int:
-    return int(environment["SLURM_JOB_ID"])
 
 
 def _agent_answers(directory: str) -> bool:

@@ -5,12 +5,12 @@ its shards, CPUs and memory. Its state is asked for where that matters: when its
 hour, so that a job whose epilog never ran does not hold its GPUs for ever.
 """
 
+import math
 import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,14 +19,13 @@ from gpucommons.base.files import replace_state_file
 from gpucommons.base.text import parse_decimal, parse_memory
 from gpucommons.model.fleet import JobRun
 from gpucommons.model.workloads import JobHostReading, JobHostUse, JobMappingReading, JobPlace, MappedJob
-from gpucommons.slurm.hooks import SUSPENDED_FILE, fields_of_file, indices
+from gpucommons.slurm.hooks import SUSPENDED_FILE, indices, read_jobs
 from gpucommons.sources.containers.usage import cgroup_usage
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 _ANSWER_S: Final = 5.0
 _ASK_AGAIN_S: Final = 1800.0
 _RETRY_S: Final = 30.0
-_MAX_JOBS: Final = 1024
 
 
 class SlurmError(Exception):
@@ -62,40 +61,49 @@ _FIELD: Final = re.compile(r"(?:^|\s)([A-Za-z/:_]+)=(\S*)")
 _GRES: Final = re.compile(r"(gpu|shard)(?::[^:,()]+)??:(\d+)(?:\(([^)]*)\))?")
 _RUN_TIME: Final = re.compile(r"\sRunTime=(?:(\d+)-)?(\d+):(\d+):(\d+)")
 _GPUS: Final = re.compile(r"gres/gpu=(\d+)|JOB_GRES=gpu[^ ]*?:(\d+)")
+_NODES: Final = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)")
 _ENDED: Final = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 )
-SUSPENDED: Final = "SUSPENDED"
 
 
-@dataclass(frozen=True, slots=True)
-class JobDetails:
+class JobDetails(NamedTuple):
     """`shards` are those on each GPU of the node, by index; empty for whole GPUs. None is not known."""
 
-    state: str
+    has_ended: bool = False
     cpus: int | None = None
     memory_bytes: int | None = None
-    shards: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state in _ENDED
+    shards: Mapping[int, int] = {}
 
 
 def parse_job(text: str, node: str) -> JobDetails:
-    """From `scontrol show job -d -o`: the job's state, and what it has on this node. Raises SlurmError."""
+    """From `scontrol show job -d -o`: whether it has ended, and what it has on this node. Raises SlurmError.
+
+    The name and the command of a job are in it as its user wrote them, and may look like fields. So of several states
+    one that has not ended counts, and of several shares the smallest.
+    """
     rows = _FIELD.findall(text)
-    state = next((value for name, value in rows if name == "JobState"), "")
-    if not state:
+    states = [value for name, value in rows if name == "JobState"]
+    if not states:
         raise SlurmError("scontrol's answer has no JobState")
-    here: dict[str, str] = {}
-    for position, (name, value) in enumerate(rows):
-        # The details of each group of nodes follow each other: Nodes= CPU_IDs= Mem= GRES=
-        if name == "Nodes" and (not node or node in host_names(value)):
-            here = dict(rows[position : position + 4])
-            break
-    cpus = len(indices(here.get("CPU_IDs", "")))
-    return JobDetails(state, cpus or None, _memory_bytes(here.get("Mem", "")), _shards(here.get("GRES", "")))
+    # The details of each group of nodes follow each other: Nodes= CPU_IDs= Mem= GRES=
+    groups = (dict(rows[place : place + 4]) for place, (name, nodes) in enumerate(rows) if name == "Nodes")
+    here = [(_shards(group.get("GRES", "")), group) for group in groups if _includes(group["Nodes"], node)]
+    shards, group = min(here, key=lambda share: sum(share[0].values()) or math.inf, default=({}, {}))
+    cpus = len(indices(group.get("CPU_IDs", "")))
+    return JobDetails(_ENDED.issuperset(states), cpus or None, _memory_bytes(group.get("Mem", "")), shards)
+
+
+def _includes(nodes: str, node: str) -> bool:
+    """Whether a list such as gpu[01-03,7],login has this node. One pair of brackets in each name, as is usual.
+
+    gpu1 counts as gpu01.
+    """
+    for before, ranges, after in _NODES.findall(nodes):
+        number = node.removeprefix(before).removesuffix(after)
+        if node == f"{before}{number}{after}" and (number == ranges or parse_decimal(number) in indices(ranges)):
+            return True
+    return False
 
 
 def parse_run(text: str) -> JobRun:
@@ -106,13 +114,13 @@ def parse_run(text: str) -> JobRun:
     return JobRun(run_s, int(gpus[1] or gpus[2]) if gpus is not None else None)
 
 
-def shards_per_gpu(text: str) -> int | None:
-    """From `scontrol show node -o`; None where the node has none."""
+def shards_per_gpu(text: str) -> int:
+    """From `scontrol show node -o`; 0 where the node has none."""
     gres = next((value for name, value in _FIELD.findall(text) if name == "Gres"), "")
     counts = {"gpu": 0, "shard": 0}
     for kind, count, _ in _GRES.findall(gres):
         counts[kind] += int(count)
-    return counts["shard"] // counts["gpu"] if counts["gpu"] and counts["shard"] else None
+    return counts["shard"] // max(1, counts["gpu"])
 
 
 def _shards(gres: str) -> Mapping[int, int]:
@@ -136,49 +144,17 @@ def _memory_bytes(text: str) -> int | None:
         return None
 
 
-_BRACKETS: Final = re.compile(r"([^,\[\]]*)\[([^\]]*)\]([^,\[\]]*)|([^,\[\]]+)")
-
-
-def host_names(expression: str) -> list[str]:
-    """The nodes of Slurm's list: gpu[01-03,7],login. One pair of brackets in each name, as slurm.conf mostly has."""
-    names: list[str] = []
-    for before, inside, after, plain in _BRACKETS.findall(expression):
-        if plain:
-            names.append(plain)
-        for part in filter(None, inside.split(",")):
-            first, _, last = part.partition("-")
-            low, high = parse_decimal(first.lstrip("0") or "0"), parse_decimal((last or first).lstrip("0") or "0")
-            if low is not None and high is not None and high - low < 65_536:
-                names += (f"{before}{number:0{len(first)}}{after}" for number in range(low, high + 1))
-    return names
-
-
-# The prolog's files.
-
-
-class JobFile(NamedTuple):
-    id: str
-    uid: int | None
-    gpus: tuple[int, ...]
-    node: str
-
-
-def read_job_files(directory: Path) -> list[JobFile]:
-    """Those that can be read, by number. Raises OSError if the directory cannot."""
-    numbers = sorted(number for path in directory.iterdir() if (number := parse_decimal(path.name)) is not None)
-    jobs = []
-    for number in numbers[:_MAX_JOBS]:
-        # Empty: the job ended after the directory was listed.
-        if fields := fields_of_file(f"{directory}/{number}"):
-            gpus = tuple(indices(fields.get("gpus", "")))
-            jobs.append(JobFile(str(number), parse_decimal(fields.get("uid", "")), gpus, fields.get("node", "")))
-    return jobs
+# The source.
 
 
 class _Answer(NamedTuple):
-    """What Slurm said of a job when it was last asked; None: nothing yet. `problem` is why it did not answer."""
+    """What Slurm said of a job when it last answered. `problem` is why it did not answer now.
 
-    details: JobDetails | None = None
+    `shares` are the parts of the GPUs that its shards are, by index; the job has all of the others.
+    """
+
+    details: JobDetails = JobDetails()
+    shares: Mapping[int, Fraction] = {}
     ask_again_s: float = float("-inf")
     problem: str = ""
 
@@ -197,13 +173,12 @@ class SlurmJobsReader:
         self._cgroupfs = cgroupfs
         self._ask = ask
         self._monotonic = monotonic
-        self._answers: dict[str, _Answer] = {}
-        self._shards: dict[str, int | None] = {}
+        self._answers: dict[int, _Answer] = {}
         self._reading = JobMappingReading()
 
     def read(self) -> JobMappingReading:
         try:
-            files = read_job_files(self._directory)
+            files = read_jobs(str(self._directory))
         except FileNotFoundError:
             raise SourceAbsent(
                 f"{self._directory} does not exist: no job with GPUs has begun since the node booted",
@@ -211,18 +186,14 @@ class SlurmJobsReader:
             ) from None
         except OSError as error:
             raise SourceError("unreadable", f"{self._directory}: {error.strerror}") from error
-        self._answers = {job.id: self._answers[job.id] for job in files if job.id in self._answers}
+        self._answers = {job: self._answer(job, fields.get("node", "")) for job, fields in files.items()}
         jobs: dict[JobPlace, tuple[MappedJob, ...]] = {}
-        problems: list[str] = []
-        for job in files:
-            details, _, problem = self._details_of(job)
-            problems += filter(None, [problem])
-            if details is not None and details.has_ended:
-                continue
-            for gpu in job.gpus:
-                mapped = MappedJob(job.id, job.uid, self._share(job, gpu, details))
+        for job, answer in self._answers.items():
+            uid = parse_decimal(files[job].get("uid", ""))
+            for gpu in () if answer.details.has_ended else indices(files[job].get("gpus", "")):
+                mapped = MappedJob(str(job), uid, answer.shares.get(gpu, Fraction(1)))
                 jobs[gpu, None] = (*jobs.get((gpu, None), ()), mapped)
-        reading = JobMappingReading(jobs, tuple(problems))
+        reading = JobMappingReading(jobs, tuple(answer.problem for answer in self._answers.values() if answer.problem))
         if reading != self._reading:
             self._reading = reading
         return self._reading
@@ -230,13 +201,13 @@ class SlurmJobsReader:
     def read_hosts(self) -> JobHostReading:
         """CPU time and host memory of the jobs that `read` has found, from their cgroups. Asks Slurm nothing."""
         uses = {}
-        for id, answer in self._answers.items():
-            if answer.details is not None and not answer.details.has_ended:
-                used = cgroup_usage(self._cgroupfs, self._directories(id))
-                uses[id] = JobHostUse(answer.details.cpus, answer.details.memory_bytes, *used[:2])
+        for job, answer in self._answers.items():
+            if not answer.details.has_ended:
+                used = cgroup_usage(self._cgroupfs, self._directories(job))
+                uses[str(job)] = JobHostUse(answer.details.cpus, answer.details.memory_bytes, *used[:2])
         return JobHostReading(uses)
 
-    def _directories(self, job: str) -> dict[str, str]:
+    def _directories(self, job: int) -> dict[str, str]:
         """Those of a job below the cgroup file system: of version 2, and of each controller of version 1."""
         patterns = {
             "": f"system.slice/*slurmstepd.scope/job_{job}",
@@ -246,33 +217,20 @@ class SlurmJobsReader:
         matches = ((name, next(self._cgroupfs.glob(pattern), None)) for name, pattern in patterns.items())
         return {name: str(path.relative_to(self._cgroupfs)) for name, path in matches if path is not None}
 
-    def _details_of(self, job: JobFile) -> "_Answer":
+    def _answer(self, job: int, node: str) -> _Answer:
         now_s = self._monotonic()
-        answer = self._answers.get(job.id, _Answer())
-        if now_s < answer.ask_again_s:
-            return answer
+        before = self._answers.get(job, _Answer())
+        if now_s < before.ask_again_s:
+            return before
         try:
-            details = parse_job(self._ask(["scontrol", "show", "job", "-d", "-o", job.id]), job.node)
-            answer = _Answer(details, now_s + _ASK_AGAIN_S)
+            details = parse_job(self._ask(["scontrol", "show", "job", "-d", "-o", str(job)]), node)
+            whole = shards_per_gpu(self._ask(["scontrol", "show", "node", "-o", node])) if details.shards else 0
         except UnknownJob:
-            answer = _Answer(JobDetails("COMPLETED"), now_s + _ASK_AGAIN_S)
+            return _Answer(JobDetails(has_ended=True), {}, now_s + _ASK_AGAIN_S)
         except SlurmError as error:
-            answer = _Answer(answer.details, now_s + _RETRY_S, f"job {job.id}: {error}")
-        self._answers[job.id] = answer
-        return answer
-
-    def _share(self, job: JobFile, gpu: int, details: JobDetails | None) -> Fraction:
-        """The part of the GPU that the job was given."""
-        shards = 0 if details is None else details.shards.get(gpu, 0)
-        if not shards:
-            return Fraction(1)
-        if job.node not in self._shards:
-            try:
-                self._shards[job.node] = shards_per_gpu(self._ask(["scontrol", "show", "node", "-o", job.node]))
-            except SlurmError:
-                return Fraction(1)
-        whole = self._shards[job.node]
-        return Fraction(min(shards, whole), whole) if whole else Fraction(1)
+            return _Answer(before.details, before.shares, now_s + _RETRY_S, f"job {job}: {error}")
+        shares = {gpu: Fraction(min(shards, whole), whole) for gpu, shards in details.shards.items() if whole}
+        return _Answer(details, shares, now_s + _ASK_AGAIN_S)
 
 
 # Which jobs Slurm has suspended, and the file from which the next job learns what became of their GPU memory.
@@ -285,21 +243,16 @@ class SlurmJobsReader:
 def is_suspended(job: str, ask: AskSlurm = ask_slurm) -> bool | None:
     """None where Slurm does not answer."""
     try:
-        return ask(["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]).strip() == SUSPENDED
+        return ask(["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]).strip() == "SUSPENDED"
     except UnknownJob:
         return False
     except SlurmError:
         return None
 
 
-def publisher(directory: Path) -> Callable[[Mapping[str, tuple[str, str]]], None]:
+def publish_suspended(directory: Path, states: Mapping[str, tuple[str, str]]) -> None:
     """Writes stage and sentence of each suspended job into the agent's directory, for the task prolog of any user."""
-    path = directory / SUSPENDED_FILE
-
-    def publish(states: Mapping[str, tuple[str, str]]) -> None:
-        lines = (f"{job} {stage} {' '.join(sentence.split())}\n" for job, (stage, sentence) in sorted(states.items()))
-        # Where it cannot be written, the next job waits a few seconds and begins.
-        with suppress(OSError):
-            replace_state_file(path, "".join(lines).encode(), mode=0o644)
-
-    return publish
+    lines = (f"{job} {stage} {' '.join(sentence.split())}\n" for job, (stage, sentence) in sorted(states.items()))
+    # Where it cannot be written, the next job waits a few seconds and begins.
+    with suppress(OSError):
+        replace_state_file(directory / SUSPENDED_FILE, "".join(lines).encode(), mode=0o644)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -192,9 +193,9 @@ def _program_sharing(settings: Settings) -> ProgramSharing | None:
 def _batch_system(settings: Settings) -> BatchSystem | None:
     if not settings.slurm.job_directory or not settings.slurm.park_suspended:
         return None
-    from gpucommons.slurm.jobs import is_suspended, publisher
+    from gpucommons.slurm.jobs import is_suspended, publish_suspended
 
-    return BatchSystem(is_suspended, publisher(runtime_directory()))
+    return BatchSystem(is_suspended, partial(publish_suspended, runtime_directory()))
 
 
 def _trespass_report(readings: Readings) -> TrespassReport:
