@@ -29,6 +29,18 @@ _NEW_SESSION = ("setsid",)
 _OWN_RUN = 'mount --bind "$0" /run && exec "$@"'
 
 
+# What programs open as they start: the device files of a fake GPU, and the driver's library.
+DEVICE_FILES = ("nvidiactl", "nvidia-uvm", "nvidia0", "libcuda.so.1")
+
+
+def device_files(directory: Path) -> Path:
+    directory.mkdir()
+    for name in DEVICE_FILES:
+        (directory / name).touch()
+        (directory / name).chmod(0o666)
+    return directory
+
+
 class SharedNode:
     """`socket` is the scheduler's."""
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from needs import needs_program, needs_root
 from open_folder import open_folder
 from parking.state import parking_state
 from running import command, running_agent
-from shared_node import SharedNode, kill, shared_node
+from shared_node import DEVICE_FILES, SharedNode, device_files, kill, shared_node
 from users import as_user
 from waiting import until
 
@@ -36,18 +35,6 @@ KILLS = int(os.environ.get("ARRIVAL_KILLS", "6"))
 def node() -> Iterator[SharedNode]:
     with shared_node() as made:
         yield made
-
-
-# What programs open as they start: the device files of a fake GPU, and the driver's library.
-FILES = ("nvidiactl", "nvidia-uvm", "nvidia0", "libcuda.so.1")
-
-
-def device_files(directory: Path) -> Path:
-    directory.mkdir()
-    for name in FILES:
-        (directory / name).touch()
-        (directory / name).chmod(0o666)
-    return directory
 
 
 class FullGpu:
@@ -191,7 +178,7 @@ def test_a_program_with_device_files_of_its_own_waits_too(node: SharedNode) -> N
     gpu = FullGpu(node)
     gpu.wait_until_watched()
     files = node.run / "dev"
-    own = f"mount -t tmpfs none {files} && cd {files} && touch {' '.join(FILES)} && sleep 1"
+    own = f"mount -t tmpfs none {files} && cd {files} && touch {' '.join(DEVICE_FILES)} && sleep 1"
     inside = ("unshare", "--mount", "sh", "-c", f'{own} && exec "$0" "$@"')
     newcomer = gpu.program_of(gpu.spawn(128 * MIB, prefix=inside))
     assert newcomer.gpu_bytes == 128 * MIB

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from fakes.gpu.account import Activity, Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.release import key_of
@@ -22,13 +23,14 @@ from gpucommons.slurm import hooks
 from gpucommons.slurm.configuration import NodePlan
 from open_folder import open_folder
 from prometheus_server import running_prometheus
-from running import command_process
-from shared_node import SharedNode
+from running import command, command_process
+from shared_node import SharedNode, device_files
 from testbeds.slurm import NODE, SlurmCluster, slurm_cluster
 from waiting import until
 
 pytestmark = pytest.mark.long
 
+GIB = 1 << 30
 _SHARING = """
 [scheduler]
 share_programs = "all"
@@ -47,17 +49,25 @@ class SlurmNode:
         self.jobs = jobs
         self.agent_directory = agent_directory
 
-    def start_agent(self) -> None:
+    def start_agent(self, sections: str = "") -> None:
         environment = {**self.cluster.environment, "RUNTIME_DIRECTORY": str(self.agent_directory)}
-        self.node.start_agent(sections=_SHARING.format(jobs=self.jobs), environment=environment)
+        self.node.start_agent(sections=_SHARING.format(jobs=self.jobs) + sections, environment=environment)
 
-    def program(self, *options: str, memory_bytes: int = 4 << 30, gpu: int = 0) -> SharedProgram:
-        """A program on one GPU as a job of its own, by srun."""
+    def program(
+        self, *options: str, memory_bytes: int = 4 * GIB, gpu: int = 0, solo: Activity | None = MATMUL[4096]
+    ) -> SharedProgram:
+        """A program on one GPU as a job of its own, by srun. `solo` is None for one that waits for its user."""
         environment = [f"{name}={value}" for name, value in self.cluster.environment.items()]
         prefix = ("env", *environment, "srun", "--quiet", "--chdir=/", *options)
-        return self.node.shared.program(
-            MATMUL[4096], memory_bytes=memory_bytes, gpu=gpu, prefix=prefix, is_elsewhere=True
+        program = self.node.shared.program(
+            phases=[Phase(solo)], memory_bytes=memory_bytes, gpu=gpu, prefix=prefix, is_elsewhere=True
         )
+        if solo is None:
+            program.program.wait_for_user()
+        return program
+
+    def shards_program(self, user: str, shards: int, memory_bytes: int, solo: Activity | None = None) -> SharedProgram:
+        return self.program(f"--uid={user}", f"--gres=shard:{shards}", memory_bytes=memory_bytes, solo=solo)
 
     def job_of(self, program: SharedProgram) -> str:
         return _variable(program, "SLURM_JOB_ID")
@@ -140,7 +150,7 @@ def test_a_day_job_has_the_memory_of_the_suspended_night_job(night: SlurmNode) -
     night.cluster.wait_for(job, "RUNNING", 120)
     before = program.progress()
     until(lambda: program.progress() > before + 0.2, "the night job goes on")
-    assert program.program.gpu_bytes == 4 << 30
+    assert program.program.gpu_bytes == 4 * GIB
     program.end()
 
 
@@ -284,7 +294,7 @@ def test_the_report_of_a_job_on_two_nodes_and_its_comments(night: SlurmNode, tmp
         program = night.program("-p", "night", "--gres=gpu:night:1")
         job = night.job_of(program)
         until(
-            lambda: len(prometheus.query(f'gpucommons_job_gpu_memory_bytes{{job_id="{job}"}} == {4 << 30}')) == 2,
+            lambda: len(prometheus.query(f'gpucommons_job_gpu_memory_bytes{{job_id="{job}"}} == {4 * GIB}')) == 2,
             "both nodes have the memory of the job",
         )
         done = command_process("report", "--job", job, *options.split(), environment=night.cluster.environment)
@@ -302,7 +312,7 @@ def test_the_report_of_a_job_on_two_nodes_and_its_comments(night: SlurmNode, tmp
     assert f"jobid={job} set SystemComment=gpucommons: 2 nodes, GPU " in system
     summary = json.loads(gzip.decompress(base64.b64decode(encoded)))
     assert set(summary["nodes"]) == {"gpu1", "gpu2"}
-    assert summary["nodes"]["gpu1"]["gpu_used_memory"] == {"0": 4 << 30}
+    assert summary["nodes"]["gpu1"]["gpu_used_memory"] == {"0": 4 * GIB}
 
 
 def test_targets_are_the_nodes_of_the_cluster(night: SlurmNode) -> None:
@@ -315,7 +325,9 @@ def test_shards_are_shares() -> None:
     with slurm_node(shards=4) as slurm:
         slurm.start_agent()
         large = slurm.program("--uid=games", "--gres=shard:3")
-        small = slurm.program("--uid=daemon", "--gres=shard:1")
+        # scontrol prints the name of a job as it is: this one looks like a job with the whole GPU that has ended.
+        name = f"--job-name=x JobState=COMPLETED Nodes={NODE} CPU_IDs=0 Mem=1 GRES=shard:4(IDX:0)"
+        small = slurm.program("--uid=daemon", "--gres=shard:1", name)
         assert slurm.gpus_of(large) == slurm.gpus_of(small) == "0"
 
         def shares() -> dict[str, float]:
@@ -341,3 +353,64 @@ def test_shards_are_shares() -> None:
         before = slurm.node.shared.works()
         slurm.node.shared.let_pass(3.0)
         until(lambda: slurm.node.shared.rates_since(before).of(small) > 0.5, "alone it has the whole GPU")
+
+
+@contextmanager
+def small_gpu() -> Iterator[SlurmNode]:
+    """A GPU of 16 GiB, divided into 4 shards: 4 GiB go with each. Its agent is not started."""
+    with slurm_node(shards=4) as slurm:
+        slurm.node.shared.nvml.say(f"set nvmlDeviceGetMemoryInfo_v2 0 0 {16 * GIB} 0 {16 * GIB} 0")
+        slurm.node.shared.cuda.gpu_has(16 * GIB)
+        yield slurm
+
+
+def wait_until_above_share(slurm: SlurmNode, above: SharedProgram, *others: SharedProgram) -> None:
+    """Each user's problems are their own: the agent's log has them all."""
+    used = f"{above.program.gpu_bytes / GIB:.1f} GiB"
+    line = f"problem: Job {slurm.job_of(above)} uses {used} of GPU 0, and its shards are 4.0 GiB."
+    until(lambda: any(line in shown for shown in slurm.node.agent.lines), "it is known which job is above its share")
+    for other in others:
+        assert not any(f"problem: Job {slurm.job_of(other)} uses" in shown for shown in slurm.node.agent.lines)
+
+
+def test_an_idle_job_above_its_memory_share_makes_room_for_a_new_job() -> None:
+    """The other one is larger, and would make room otherwise."""
+    with small_gpu() as slurm:
+        within = slurm.shards_program("games", 2, 15 * GIB // 2)
+        above = slurm.shards_program("daemon", 1, 5 * GIB)
+        files = device_files(slurm.node.run / "dev")
+        arrivals = f'arrival_idle_after_s = 2\narrival_room = "6Gi"\nsettle_s = 2\ndevice_files = "{files}"\n'
+        slurm.start_agent(f"[parking]\nmin_residence_s = 0\n{arrivals}")
+        wait_until_above_share(slurm, above, within)
+        until(lambda: any("new programs wait for room" in line for line in slurm.node.agent.lines), "a new job waits")
+        # What begins from now on opens them, and is noticed.
+        slurm.node.shared.cuda.device_files = files
+        new = slurm.shards_program("bin", 1, 4 * GIB, MATMUL[512])
+        until(lambda: new.program.gpu_bytes == 4 * GIB, "the new job has its memory")
+        assert above.program.state is State.CHECKPOINTED
+        assert within.program.state is State.RUNNING
+        until(lambda: new.progress() > 0.2, "the new job computes")
+        new.end()
+        above.program.run_cell()
+        until(lambda: above.program.cells > 0, "the parked job comes back when it is used")
+        assert above.program.gpu_bytes == 5 * GIB
+
+
+def test_a_job_at_work_above_its_memory_share_makes_room_for_one_that_comes_back() -> None:
+    """Both are at work. The other one has more of the GPU's time, and is smaller: it would make room otherwise."""
+    with small_gpu() as slurm:
+        back = slurm.shards_program("bin", 1, 3 * GIB)
+        within = slurm.shards_program("games", 2, 11 * GIB // 2, MATMUL[4096])
+        slurm.start_agent("[parking]\noversubscribe = true\nmin_residence_s = 1\n")
+        until(lambda: within.progress() > 2, "it computes")
+        above = slurm.shards_program("daemon", 1, 7 * GIB, MATMUL[4096])
+        wait_until_above_share(slurm, above, within, back)
+        done = command("park", f"job:{slurm.job_of(back)}", "--socket", str(slurm.node.socket))
+        assert done.returncode == 0, done.stderr
+        slurm.node.wait_for(lambda: slurm.node.way() == "turns", "the two at work take turns")
+        # Longer than a program has to be quiet before it can go on.
+        slurm.node.shared.let_pass(2.5)
+        back.program.run_cell()
+        until(lambda: back.program.cells > 0, "it has its memory back", 120)
+        assert above.program.state is State.CHECKPOINTED
+        assert within.program.state is not State.CHECKPOINTED

@@ -19,7 +19,8 @@ from waiting import until
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "setpriv")
 _CGROUPS = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n"
-NODE = "testnode"
+# The cgroups of its jobs have this name: two clusters of one name on a machine would end each other's jobs.
+NODE = f"testnode{os.getpid()}"
 
 
 class SlurmCluster:
