@@ -1,5 +1,8 @@
 """The device plugin against a kubelet's device manager: registration, lists, allocations, restarts of the kubelet."""
 
+import asyncio
+import os
+import socket
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ import grpc.aio
 import pytest
 
 from fakes.device_manager import DeviceManager
+from fakes.kubelet import messages
 from gpucommons.base.backoff import Backoff
 from gpucommons.kubernetes.device_plugin import DevicePlugin
 from gpucommons.kubernetes.shares import Injection, OfferedDevice, ShareResource
@@ -16,6 +20,7 @@ from testbeds.following import eventually, eventually_absent, eventually_fails, 
 
 _UUIDS = [f"GPU-0000000{index}-0000-0000-0000-000000000000" for index in range(2)]
 _DEVICES = tuple(OfferedDevice(uuid, uuid, True) for uuid in _UUIDS)
+_API = "/v1beta1.DevicePlugin"
 _GPU, _NVSHARE = ShareResource("gpucommons.io/gpu", 10), ShareResource("nvshare.com/gpu", 4)
 
 
@@ -151,9 +156,66 @@ async def test_unknown_shares_and_broken_requests_are_errors_of_the_call(directo
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
         for method in ("Allocate", "GetPreferredAllocation"):
             with pytest.raises(grpc.aio.AioRpcError) as broken:
-                await endpoint.channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(b"\x0a\xff", timeout=10)
+                await endpoint.channel.unary_unary(f"{_API}/{method}")(b"\x0a\xff", timeout=10)
             assert broken.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         await kubelet.admit("gpucommons.io/gpu", 1)
+
+
+@in_event_loop
+async def test_only_the_kubelet_can_connect(directory: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with DeviceManager(directory).running() as kubelet, following(plugin(directory, _GPU)):
+            await kubelet.until("gpucommons.io/gpu", 20)
+            assert (directory / _GPU.socket_name).stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
+def _preference(available: list[str], size: int, containers: int = 1) -> bytes:
+    request = messages("deviceplugin").PreferredAllocationRequest()
+    request.container_requests.add(available_deviceIDs=available, allocation_size=size)
+    # A repeated field: one after the other.
+    return bytes(request.SerializeToString()) * containers
+
+
+@pytest.mark.long
+@in_event_loop
+async def test_a_client_that_asks_too_much_holds_up_no_other(directory: Path) -> None:
+    """Requests of megabytes, shares that do not exist, thousands of containers, silent clients, endless lists."""
+    shares = [f"{uuid}__{number}" for uuid in _UUIDS for number in range(1, 11)]
+    others = [f"GPU-{number:08}__1" for number in range(40_000)]
+    refusals = {
+        _preference(["x" * 100] * 20_000, 1): grpc.StatusCode.RESOURCE_EXHAUSTED,
+        _preference(shares, 1, containers=500): grpc.StatusCode.INVALID_ARGUMENT,
+        _preference([], 1, containers=100_000): grpc.StatusCode.INVALID_ARGUMENT,
+    }
+    async with DeviceManager(directory).running() as kubelet, following(plugin(directory, _GPU)):
+        endpoint = await kubelet.until("gpucommons.io/gpu", 20)
+        prefer = endpoint.channel.unary_unary(f"{_API}/GetPreferredAllocation")
+        for request, code in refusals.items():
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await prefer(request, timeout=10)
+            assert refused.value.code() is code
+        answer = await prefer(_preference([*others, *shares], 2**31 - 1), timeout=10)
+        (chosen,) = messages("deviceplugin").PreferredAllocationResponse.FromString(answer).container_responses
+        assert sorted(chosen.deviceIDs) == sorted(shares), "each share that there is, once"
+        silent = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+        for client in silent:
+            client.connect(str(directory / _GPU.socket_name))
+            client.sendall(b"PRI * HTTP/2.0\r\n")
+        lists = [endpoint.channel.unary_stream(f"{_API}/ListAndWatch")(b"") for _ in range(40)]
+        assert len({await each.read() for each in lists}) == 1
+        await kubelet.admit("gpucommons.io/gpu", 1)
+        more = [endpoint.channel.unary_stream(f"{_API}/ListAndWatch")(b"") for _ in range(40)]
+        with pytest.raises(grpc.aio.AioRpcError) as too_many:
+            await asyncio.gather(*(each.read() for each in more))
+        assert too_many.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for each in (*lists, *more):
+            each.cancel()
+        await kubelet.admit("gpucommons.io/gpu", 1)
+        for client in silent:
+            client.close()
 
 
 @in_event_loop

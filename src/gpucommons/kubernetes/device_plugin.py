@@ -27,6 +27,7 @@ from gpucommons.kubernetes.shares import (
     device_uuid,
     grant,
     preferred_shares,
+    share_ids,
 )
 from gpucommons.model.workloads import DevicePluginReading, OfferedResource
 from gpucommons.sources.kubernetes.kubelet import check_kubelet
@@ -41,6 +42,9 @@ DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
 
 _TIMEOUT_S: Final = 5.0
 _LOOK_EVERY_S: Final = 1.0
+# Far beyond what a kubelet sends: one container in each request, and the shares of the node.
+_MAX_REQUEST_BYTES: Final = 1 << 20
+_MAX_CALLS: Final = 64
 
 Injector = Callable[[Collection[str]], Awaitable[Injection]]
 """How the GPUs and MIG devices with these UUIDs get into a container."""
@@ -133,7 +137,8 @@ class DevicePlugin:
             "Allocate": grpc.unary_unary_rpc_method_handler(service.allocate),
             "PreStartContainer": grpc.unary_unary_rpc_method_handler(service.nothing),
         }
-        server = grpc.aio.server()
+        limits = (("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),)
+        server = grpc.aio.server(options=limits, maximum_concurrent_rpcs=_MAX_CALLS)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
         path = self._directory / resource.socket_name
         try:
@@ -142,6 +147,8 @@ class DevicePlugin:
             raise SourceError("settings", f"cannot create a socket for the kubelet: {error}") from None
         except RuntimeError:
             raise SourceError("denied", f"cannot create {path}: run the agent as root") from None
+        # For the kubelet alone: any other client could learn the GPUs of the node, and keep the calls busy.
+        path.chmod(0o600)
         await server.start()
         try:
             yield
@@ -186,10 +193,13 @@ class _Service:
 
     async def prefer(self, request: bytes, context: "Context") -> bytes:
         plugin, shares_per_gpu = self._plugin, self._resource.shares_per_gpu
+        offered = {share for device in plugin.devices for share in share_ids(device, shares_per_gpu)}
         async with _errors_of(context):
             return messages.preference_answer(
-                preferred_shares(*preference, plugin.allocated, shares_per_gpu, plugin.placement)
-                for preference in messages.preference_requests(request)
+                preferred_shares(
+                    offered.intersection(available), included, size, plugin.allocated, shares_per_gpu, plugin.placement
+                )
+                for available, included, size in messages.preference_requests(request)
             )
 
     async def allocate(self, request: bytes, context: "Context") -> bytes:

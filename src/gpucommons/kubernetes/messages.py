@@ -4,9 +4,18 @@ The numbers of the fields are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1be
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
-from gpucommons.base.protobuf import flag_field, message_field, number_of, submessages, text_field, texts_of
+from gpucommons.base.protobuf import (
+    BrokenMessage,
+    flag_field,
+    message_field,
+    number_of,
+    submessages,
+    text_field,
+    texts_of,
+)
 from gpucommons.kubernetes.shares import ContainerGrant, OfferedDevice, share_ids
 
 VERSION: Final = "v1beta1"
@@ -14,6 +23,8 @@ REGISTER: Final = "/v1beta1.Registration/Register"
 SERVICE: Final = "v1beta1.DevicePlugin"
 EMPTY: Final = b""
 
+# The kubelet asks for one.
+_MAX_CONTAINERS: Final = 64
 _HEALTHY, _UNHEALTHY = "Healthy", "Unhealthy"
 
 # DevicePluginOptions: GetPreferredAllocation is served, and PreStartContainer is not needed.
@@ -43,7 +54,7 @@ def preference_requests(message: bytes) -> list[PreferenceRequest]:
     """PreferredAllocationRequest: one entry for each container."""
     return [
         PreferenceRequest(texts_of(content, 1), texts_of(content, 2), number_of(content, 3))
-        for content in submessages(message, 1)
+        for content in _containers(message)
     ]
 
 
@@ -53,7 +64,14 @@ def preference_answer(chosen: Iterable[Iterable[str]]) -> bytes:
 
 def allocate_requests(message: bytes) -> list[list[str]]:
     """AllocateRequest: the shares for each container."""
-    return [texts_of(content, 1) for content in submessages(message, 1)]
+    return [texts_of(content, 1) for content in _containers(message)]
+
+
+def _containers(message: bytes) -> list[bytes]:
+    contents = list(islice(submessages(message, 1), _MAX_CONTAINERS + 1))
+    if len(contents) > _MAX_CONTAINERS:
+        raise BrokenMessage(f"more than {_MAX_CONTAINERS} containers")
+    return contents
 
 
 def allocate_answer(grants: Iterable[ContainerGrant]) -> bytes:
