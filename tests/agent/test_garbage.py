@@ -13,6 +13,8 @@ from gpucommons.model.snapshot import Readings, Snapshot
 PROGRAM = """
 import asyncio, gc
 from gpucommons.agent import memory as garbage
+from gpucommons.model.snapshot import AgentReading, Readings, Snapshot
+from gpucommons.sources.agent import own_rss_bytes
 
 def full_collections():
     return gc.get_stats()[2]["collections"]
@@ -29,10 +31,16 @@ class Cycle:
         self.self = self
         self.data = bytearray(b"x" * 20_000)
 
+async def show_snapshots(observe):
+    while True:
+        own = AgentReading("1", 0.0, None, own_rss_bytes(), None, None)
+        observe(Snapshot(1, 0.0, 0.0, "host", readings=Readings(agent=own)))
+        await asyncio.sleep(0.01)
+
 async def main():
-    garbage._CHECK_EVERY_S = 0.01
     {change}
-    collecting = asyncio.create_task(garbage.collect_garbage(lambda: None))
+    collection = garbage.GarbageCollection()
+    showing = asyncio.create_task(show_snapshots(collection.observe))
     await asyncio.sleep(0.1)
     assert {periodic} or full_collections() == before, "a full collection ran without a reason"
     cycles = [Cycle() for _ in range(2_000)]
@@ -52,7 +60,8 @@ async def main():
     async with asyncio.timeout(30):
         while gc.get_freeze_count() < before_freeze + len(survivors):
             await asyncio.sleep(0.01)
-    collecting.cancel()
+    showing.cancel()
+    collection.stop()
 
 asyncio.run(main())
 assert not [one for one in gc.get_objects() if isinstance(one, Cycle)], "an old cycle is never freed"
@@ -109,7 +118,7 @@ def snapshot_with(request_queue: tuple[str, ...], wait_queue: tuple[str, ...], l
 
 
 def test_a_moment_is_calm_unless_a_client_may_get_its_turn_now() -> None:
-    assert is_calm(None)
+    assert is_calm(Snapshot(1, 0.0, 0.0, "host"))
     assert is_calm(snapshot_with((), (), None))
     assert is_calm(snapshot_with(("b",), (), 20.0))
     assert not is_calm(snapshot_with(("b",), (), 0.5))

@@ -267,7 +267,7 @@ def test_a_trespasser_is_shown_to_both_users_and_to_no_other() -> None:
 
 def failing(name: str, **changes: object) -> dict[str, SourceState]:
     state = SourceState(name, failures={"driver_not_loaded": 3}, detail="the driver is not loaded")
-    return {name: replace(state, **changes)}  # type: ignore[arg-type]
+    return {name: state._replace(**changes)}  # type: ignore[arg-type]
 
 
 def test_a_driver_that_does_not_answer_is_critical_and_has_a_next_step() -> None:

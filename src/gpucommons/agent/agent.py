@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucommons import __version__
@@ -92,8 +91,7 @@ class Agent:
 
     def _complete(self, own: AgentReading) -> AgentReading:
         stats = self.web.stats()
-        return replace(
-            own,
+        return own._replace(
             duplicates_dropped=self.exposition.duplicates,
             dialect_failures=self.exposition.failures,
             connections_open=stats.connections_open,

@@ -6,7 +6,6 @@ While the collector runs, every thread waits, and a hand-off with them.
 import asyncio
 import ctypes
 import gc
-from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -25,7 +24,6 @@ _YOUNG_THRESHOLD: Final = 700
 _MIDDLE_THRESHOLD: Final = 2
 _NEVER: Final = 1_000_000_000
 _GENERATIONS: Final = 3
-_CHECK_EVERY_S: Final = 1.0
 # A collection of this much garbage takes less than ten milliseconds.
 _GROWTH_BYTES: Final = 8 * 1024 * 1024
 _EVERYTHING_EVERY_S: Final = 600.0
@@ -56,9 +54,9 @@ def to_examine(progress: Progress, calm: bool) -> Examine:
     return Examine.NEW if grown is not None and grown > _GROWTH_BYTES * patience else Examine.NOTHING
 
 
-def is_calm(snapshot: Snapshot | None) -> bool:
+def is_calm(snapshot: Snapshot) -> bool:
     """No client waits for a turn, or the turns in its way last for a while."""
-    sharing = None if snapshot is None else snapshot.readings.sharing
+    sharing = snapshot.readings.sharing
     if sharing is None:
         return True
     return all(
@@ -76,30 +74,44 @@ def shorten_pauses() -> None:
     gc.set_threshold(_YOUNG_THRESHOLD, _MIDDLE_THRESHOLD, _NEVER)
 
 
-async def collect_garbage(latest: Callable[[], Snapshot | None]) -> None:
-    """The only collections of old objects: they free cycles that have become old."""
-    loop = asyncio.get_running_loop()
-    everything_s, last_bytes = loop.time(), own_rss_bytes()
-    while True:
-        await asyncio.sleep(_CHECK_EVERY_S)
-        progress = Progress(_growth(last_bytes), loop.time() - everything_s)
-        examine = to_examine(progress, is_calm(latest()))
-        if examine is Examine.NOTHING:
-            continue
+class GarbageCollection:
+    """The only collections of old objects: they free cycles that have become old. Call it on the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._everything_s = self._loop.time()
+        self._last_bytes = own_rss_bytes()
+        self._collecting: asyncio.Task[None] | None = None
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Called with every snapshot, which has the size of the process."""
+        if self._collecting is not None:
+            return
+        progress = Progress(self._growth(snapshot), self._loop.time() - self._everything_s)
+        examine = to_examine(progress, is_calm(snapshot))
+        if examine is not Examine.NOTHING:
+            self._collecting = self._loop.create_task(self._collect(examine), name="garbage")
+
+    def stop(self) -> None:
+        if self._collecting is not None:
+            self._collecting.cancel()
+
+    async def _collect(self, examine: Examine) -> None:
         if examine is Examine.EVERYTHING:
             gc.unfreeze()
-            everything_s = loop.time()
+            self._everything_s = self._loop.time()
         for generation in range(_GENERATIONS):
             gc.collect(generation)
             # Scrapes and hand-offs go on between two generations.
             await asyncio.sleep(0)
         gc.freeze()
-        last_bytes = own_rss_bytes()
+        self._last_bytes = own_rss_bytes()
+        self._collecting = None
 
-
-def _growth(last_bytes: int | None) -> int | None:
-    now_bytes = own_rss_bytes()
-    return None if last_bytes is None or now_bytes is None else now_bytes - last_bytes
+    def _growth(self, snapshot: Snapshot) -> int | None:
+        agent = snapshot.readings.agent
+        now_bytes = None if agent is None else agent.rss_bytes
+        return None if self._last_bytes is None or now_bytes is None else now_bytes - self._last_bytes
 
 
 # Makes glibc's malloc return the memory of large objects to the kernel once they are freed.

@@ -119,7 +119,7 @@ def _share_scope(simulate: str | None) -> str:
 
 
 async def _run(agent: "Agent", shares: bool) -> None:
-    from gpucommons.agent.memory import collect_garbage, shorten_pauses
+    from gpucommons.agent.memory import GarbageCollection, shorten_pauses
     from gpucommons.faces.web.access.web_config import WebConfigError
 
     stop = asyncio.Event()
@@ -141,11 +141,12 @@ async def _run(agent: "Agent", shares: bool) -> None:
     if has_live_line():
         show_error(printable(f"next: {_next_step(agent, first, shares)}"))
     shorten_pauses()
-    collecting = asyncio.create_task(collect_garbage(agent.sampler.latest), name="garbage")
+    garbage = GarbageCollection()
+    agent.sampler.subscribe(garbage.observe)
     listing = asyncio.create_task(_list_absent_sources(agent), name="absent-sources")
     await stop.wait()
     log.info("stopping")
-    collecting.cancel()
+    garbage.stop()
     listing.cancel()
     await agent.stop()
 

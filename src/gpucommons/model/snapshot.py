@@ -6,6 +6,7 @@ The state of each source, and the agent's own cost, are readings like the others
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading
 from gpucommons.model.allocations import AllocationReading, SlotsReading
@@ -41,8 +42,7 @@ from gpucommons.model.workloads import (
 # The state of one source: up, absent or failing, the duration of its last read, and why it failed.
 
 
-@dataclass(frozen=True, slots=True)
-class SourceState:
+class SourceState(NamedTuple):
     """One source at an instant.
 
     `absent` means that what it reads does not exist on this node (no driver, no Docker): it is down, but this is not a
@@ -56,7 +56,7 @@ class SourceState:
     duration_s: float | None = None
     last_success_monotonic_s: float | None = None
     last_success_wall_s: float | None = None
-    failures: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = {}
     detail: str = ""
     remedy: str = ""
     stale_after_s: float = 0.0
@@ -83,21 +83,20 @@ class ScrapeReading:
 NO_SCRAPES = ScrapeReading(0, 0, 0.0, tuple((quantile, math.nan) for quantile in (0.5, 0.9, 0.99)))
 
 
-@dataclass(frozen=True, slots=True)
-class AgentReading:
+class AgentReading(NamedTuple):
     version: str
     started_wall_s: float
     cpu_seconds: float | None
     rss_bytes: int | None
     open_descriptors: int | None
     threads: int | None
-    duplicates_dropped: Mapping[str, int] = field(default_factory=dict)
-    dialect_failures: Mapping[str, int] = field(default_factory=dict)
+    duplicates_dropped: Mapping[str, int] = {}
+    dialect_failures: Mapping[str, int] = {}
     connections_open: int = 0
-    connections_refused: Mapping[str, int] = field(default_factory=dict)
-    requests: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    connections_refused: Mapping[str, int] = {}
+    requests: Mapping[tuple[str, int], int] = {}
     web_config_reload_ok: bool | None = None
-    scrapes: Mapping[str, ScrapeReading] = field(default_factory=dict)
+    scrapes: Mapping[str, ScrapeReading] = {}
 
 
 # Everything the agent knows at one instant, as one immutable value. All outputs are derived from it.

@@ -201,7 +201,7 @@ def test_the_scrapes_are_counted_as_the_programs_library_does() -> None:
     assert found[("exposer_request_latencies_count", ())] == 2
     assert found[("exposer_request_latencies_sum", ())] == pytest.approx(337)
     assert found[("exposer_request_latencies", (("quantile", "0.5"),))] == pytest.approx(128)
-    before = _text(Readings(agent=replace(agent, scrapes={})))
+    before = _text(Readings(agent=agent._replace(scrapes={})))
     assert 'exposer_request_latencies{quantile="0.99"} NaN' in before
     assert "exposer_scrapes_total 0" in before
     parsed(_text(Readings(agent=agent), openmetrics=True), openmetrics=True)
