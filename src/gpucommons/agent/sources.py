@@ -241,6 +241,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     )
     usage = ContainerUsageReader(procfs, cgroupfs, containers)
     ds01 = Ds01StateReader(Path(settings.ds01.state_file))
+    kernel_log = KernelLogReader(Path(path.kernel_log))
     events = Ds01EventsReader(Path(settings.events.file), events_position_file())
     return [
         # name, field of Readings, type, read, cadence, deadline
@@ -255,7 +256,7 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
         Source("text_files", "text_files", TextFilesReading, text_files.read, host_s, 5.0),
         Source("processes", "processes", ProcessTable, processes.read, processes_s, 5.0),
         Source("nvml", "gpus", GpuReading, nvml.read, nvml_s, nvml_deadline_s),
-        Source("kernel_log", "kernel_log", KernelLogReading, KernelLogReader(Path(path.kernel_log)).read, interval_s),
+        Source("kernel_log", "kernel_log", KernelLogReading, kernel_log.read, interval_s, thread="host"),
         Source("docker", "docker", ContainerReading, docker.read, runs_on="loop", run=docker.run),
         Source("podman", "podman", ContainerReading, podman.read, runs_on="loop", run=podman.run),
         Source("container_usage", "container_usage", ContainerUsageReading, usage.read, 5.0, 5.0),

@@ -24,7 +24,7 @@ from gpucommons.sources.host.kernel import (
     parse_statistics,
     read_links,
 )
-from gpucommons.sources.host.network import parse_protocols, parse_protocols_v6, parse_softnet, read_bonds, read_devices
+from gpucommons.sources.host.network import ProtocolReader, parse_softnet, read_bonds, read_devices
 from gpucommons.sources.host.procfs import read_file, read_whole
 from gpucommons.sources.source import SourceAbsent
 
@@ -235,13 +235,31 @@ def test_a_machine_without_sensors(tmp_path: Path) -> None:
     assert not reading.throttles.cores
 
 
+ALL_PROTOCOLS = ProtocolReader(Path("/proc"), re.compile(""))
+
+
 def test_protocol_counters_come_in_pairs_of_lines() -> None:
     text = b"Tcp: RtoMax MaxConn InSegs\nTcp: 120000 -1 7\nUdp: InErrors\nUdp: 3\n"
-    assert dict(parse_protocols(text)) == {"Tcp_RtoMax": 120000, "Tcp_MaxConn": -1, "Tcp_InSegs": 7, "Udp_InErrors": 3}
-    assert dict(parse_protocols_v6(b"Ip6InOctets 5\nUdpLite6InErrors\t6\nOther 7\n")) == {
+    assert dict(ALL_PROTOCOLS.parse(text)) == {
+        "Tcp_RtoMax": 120000,
+        "Tcp_MaxConn": -1,
+        "Tcp_InSegs": 7,
+        "Udp_InErrors": 3,
+    }
+    assert dict(ALL_PROTOCOLS.parse_v6(b"Ip6InOctets 5\nUdpLite6InErrors\t6\nOther 7\n")) == {
         "Ip6_InOctets": 5,
         "UdpLite6_InErrors": 6,
     }
+
+
+def test_only_protocol_counters_that_fit_the_pattern_are_kept() -> None:
+    reader = ProtocolReader(Path("/proc"), re.compile("^(Tcp_InSegs|Ip6_InOctets)$"))
+    for segments in (7, 9):
+        text = f"Tcp: RtoMax InSegs\nTcp: 120000 {segments}\nUdp: InErrors\nUdp: 3\n".encode()
+        assert dict(reader.parse(text)) == {"Tcp_InSegs": segments}
+        assert dict(reader.parse_v6(b"Ip6InOctets %d\nIp6OutOctets 8\n" % segments)) == {"Ip6_InOctets": segments}
+    # A kernel update within a container's life, or another format, is not read with the old places.
+    assert dict(reader.parse(b"Tcp: InSegs RtoMax\nTcp: 5 120000\n")) == {"Tcp_InSegs": 5}
 
 
 @pytest.mark.parametrize(
@@ -249,7 +267,7 @@ def test_protocol_counters_come_in_pairs_of_lines() -> None:
 )
 def test_protocol_counters_that_do_not_fit_are_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        dict(parse_protocols(text))
+        dict(ALL_PROTOCOLS.parse(text))
 
 
 def test_packets_of_each_cpu_are_hexadecimal() -> None:

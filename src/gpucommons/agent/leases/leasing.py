@@ -109,6 +109,7 @@ class Leasing:
         self._uses: Mapping[str, SlotUse] = {}
         self._manager: str | None = None
         self._seen_manager: tuple[object, ...] = ()
+        self._known: LeaseFacts | None = None
 
     def sources(self) -> list[Source]:
         return [Source("leases", "leases", LeasesReading, self._read, self._cadence_s, runs_on="loop")]
@@ -151,6 +152,10 @@ class Leasing:
         if server is None:
             return
         facts = self._facts(snapshot, server.service)
+        # Where there is no GPU and no user has asked for one, the service has nothing to do.
+        if not facts.slots and facts == self._known and not server.service.has_requests and self._users is None:
+            return
+        self._known = facts
         self._thread.call(lambda: self._update(server.service, facts))
 
     def _update(self, service: LeaseService, facts: LeaseFacts) -> None:

@@ -52,7 +52,7 @@ class LeaseFacts:
     """
 
     slots: tuple[LeasableSlot, ...] | None
-    read_s: float
+    read_s: float = field(compare=False)
     users: UserFacts = field(default_factory=UserFacts)
     programs: tuple[GpuProgram, ...] = ()
     off_reason: str = ""
@@ -152,6 +152,12 @@ class LeaseService:
     def has_overdue(self) -> bool:
         """Whether programs of a lease that is over its time limit may be left. Read on any thread."""
         return bool(self._limits.overdue)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a user has a lease, waits for one, or has reserved one. Read on any thread."""
+        reading = self.reading
+        return bool(reading.leases or reading.waiting or reading.reservations or reading.clients or self.has_overdue)
 
     def open(self, client: LeaseClient, request: RunRequest) -> str:
         """The id of the lease or request. Raises LeaseRefused."""

@@ -1,5 +1,6 @@
 """Load, CPU time, utilisation, memory and pressure from /proc. Utilisation requires two reads."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -123,14 +124,14 @@ class CpuReader:
 
 # Memory of the host from /proc/meminfo.
 
+_MEMORY: Final = re.compile(r"^(.+): +(\d+)( kB)?$", re.MULTILINE | re.ASCII)
+
 
 def parse_meminfo(text: bytes) -> MemoryReading:
     """Before Linux 3.14 there is no MemAvailable: then it is None, not an estimate."""
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
-    for line in text.decode("ascii", "replace").splitlines():
-        name, _, rest = line.partition(":")
-        value, *unit = rest.split()
+    for name, value, unit in _MEMORY.findall(text.decode("ascii", "replace")):
         # The only unit is kB, of 1024 bytes.
         if unit:
             sizes[name] = int(value) * 1024
@@ -149,22 +150,17 @@ def read_memory(procfs: Path) -> MemoryReading:
 
 # Pressure stall information (PSI) of CPU, memory and I/O from /proc/pressure.
 
+_PRESSURE: Final = re.compile(
+    rb"^(some|full) avg10=(\d+\.\d+) avg60=(\d+\.\d+) avg300=(\d+\.\d+) total=(\d+)$", re.MULTILINE
+)
+
 
 def parse_pressure(text: bytes) -> Pressure:
     """Unknown lines are left out: a newer kernel may add some."""
-    lines: dict[bytes, PressureLine] = {}
-    for line in text.splitlines():
-        kind, *pairs = line.split() or [b""]
-        values = dict(pair.split(b"=", 1) for pair in pairs if b"=" in pair)
-        try:
-            lines[kind] = PressureLine(
-                float(values[b"avg10"]),
-                float(values[b"avg60"]),
-                float(values[b"avg300"]),
-                int(values[b"total"]) / 1e6,
-            )
-        except (KeyError, ValueError):
-            continue
+    lines = {
+        kind: PressureLine(float(avg10), float(avg60), float(avg300), int(total) / 1e6)
+        for kind, avg10, avg60, avg300, total in _PRESSURE.findall(text)
+    }
     return Pressure(lines.get(b"some"), lines.get(b"full"))
 
 

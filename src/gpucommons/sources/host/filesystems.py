@@ -171,10 +171,12 @@ class FilesystemReader:
         self._mount_points_exclude = re.compile(mount_points_exclude or "(?!)")
         self._types_exclude = re.compile(types_exclude or "(?!)")
         self._space = SpaceReader(_IN_TURN_S, _ANSWER_WITHIN_S)
+        # The mount table at the last pass, and where each of its mounts is that is not excluded.
+        self._table: bytes | None = None
+        self._places: dict[Mount, str] = {}
 
     def read(self) -> FilesystemReading:
-        mounts = [mount for mount in self._mounts() if not self._is_excluded(mount)]
-        places = {mount: str(self._rootfs / mount.path.lstrip("/")) for mount in mounts}
+        places = self._find_places()
         spaces = self._space.read(places.values())
         return FilesystemReading(
             tuple(
@@ -183,9 +185,15 @@ class FilesystemReader:
             )
         )
 
-    def _mounts(self) -> list[Mount]:
+    def _find_places(self) -> dict[Mount, str]:
         try:
-            return list(parse_mounts(read_mounts(self._procfs), PurePosixPath(self._rootfs)))
+            table = read_mounts(self._procfs)
+            if table != self._table:
+                mounts = parse_mounts(table, PurePosixPath(self._rootfs))
+                included = [mount for mount in mounts if not self._is_excluded(mount)]
+                self._places = {mount: str(self._rootfs / mount.path.lstrip("/")) for mount in included}
+                self._table = table
+            return self._places
         except FileNotFoundError:
             raise SourceAbsent(
                 f"no mount table: {self._procfs / 'mounts'} does not exist",

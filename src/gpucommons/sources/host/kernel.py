@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from gpucommons.model.host import (
     Sockets,
     Uname,
 )
-from gpucommons.sources.host.network import read_bonds, read_devices, read_protocols, read_softnet
+from gpucommons.sources.host.network import ProtocolReader, read_bonds, read_devices, read_softnet
 from gpucommons.sources.host.procfs import read_file, read_whole
 
 # Paging, swapping and OOM kills from /proc/vmstat: the fields that node_exporter takes by default.
@@ -97,10 +98,18 @@ class _Timex(ctypes.Structure):
 
 
 def read_clock(sysfs: Path) -> Clock:
-    directory = sysfs / "devices/system/clocksource"
-    sources = tuple(_clock_source(path) for path in sorted(directory.glob("clocksource[0-9]*")))
+    directory = f"{sysfs}/devices/system/clocksource"
+    sources = tuple(_clock_source(Path(directory, name)) for name in sorted(_clock_sources(directory)))
     local = time.localtime()
     return Clock(local.tm_zone, local.tm_gmtoff, sources)
+
+
+def _clock_sources(directory: str) -> list[str]:
+    # Without Path.glob, which costs as much as all other reads of the clock.
+    try:
+        return [name for name in os.listdir(directory) if name.startswith("clocksource")]
+    except FileNotFoundError:
+        return []
 
 
 def _clock_source(path: Path) -> ClockSource:
@@ -110,13 +119,18 @@ def _clock_source(path: Path) -> ClockSource:
     )
 
 
+@cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def read_clock_discipline() -> ClockDiscipline:
     """With `modes` 0 the call changes nothing and needs no privilege; a sandbox may refuse it nevertheless.
 
     The C library makes it with clock_adjtime(2) where that exists.
     """
     state = _Timex()
-    result = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state))
+    result = _c_library().adjtimex(ctypes.byref(state))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"adjtimex: {os.strerror(code)}")
@@ -377,7 +391,7 @@ class KernelReader:
         disks = DiskReader(procfs, rootfs / "run/udev/data", re.compile(disks_exclude or "(?!)"))
         links = re.compile(links_exclude) if links_exclude else None
         ignored = re.compile(devices_ignored) if devices_ignored else None
-        fields = re.compile(protocol_fields)
+        protocols = ProtocolReader(procfs, re.compile(protocol_fields))
         self._readers: dict[str, Callable[[], Any]] = {
             "vmstat": lambda: read_vmstat(procfs),
             "disks": disks.read,
@@ -388,7 +402,7 @@ class KernelReader:
             "uname": lambda: read_uname(procfs),
             "clock": lambda: read_clock(sysfs),
             "clock_discipline": read_clock_discipline,
-            "protocols": lambda: read_protocols(procfs, fields),
+            "protocols": protocols.read,
             "softnet": lambda: read_softnet(procfs),
             "devices": lambda: read_devices(sysfs, ignored),
             "bonds": lambda: read_bonds(sysfs),

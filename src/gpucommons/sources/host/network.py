@@ -22,34 +22,57 @@ _NUMBERS = (
 _TEXTS = ("address", "broadcast", "duplex", "ifalias", "operstate")
 
 
-def parse_protocols(text: bytes) -> Iterator[tuple[str, int]]:
-    """Pairs of lines: "Tcp: InSegs OutSegs", then "Tcp: 7 8", are (Tcp_InSegs, 7) and (Tcp_OutSegs, 8)."""
-    lines = text.decode("ascii").splitlines()
-    for names, values in zip(lines[::2], lines[1::2], strict=True):
-        protocol, *fields = names.split()
-        same, *numbers = values.split()
-        if same != protocol:
-            raise ValueError(f"the line after {protocol} begins with {same}")
-        for field, number in zip(fields, numbers, strict=True):
-            yield f"{protocol.removesuffix(':')}_{field}", int(number)
+class ProtocolReader:
+    """`fields` fits the names of the counters that are kept, such as Tcp_InSegs: a few of hundreds.
 
+    The names change only with the kernel. Which counters of a line are kept is found once.
+    """
 
-def parse_protocols_v6(text: bytes) -> Iterator[tuple[str, int]]:
-    """One field per line: "Ip6InOctets 7" is (Ip6_InOctets, 7)."""
-    for line in text.decode("ascii").splitlines():
-        name, number = line.split()
-        protocol, six, field = name.partition("6")
-        if six:
-            yield f"{protocol}6_{field}", int(number)
+    def __init__(self, procfs: Path, fields: re.Pattern[str]) -> None:
+        self._procfs = procfs
+        self._fields = fields
+        self._kept_of: dict[bytes, tuple[int, list[tuple[int, str]]]] = {}
+        self._name_of_v6: dict[bytes, str | None] = {}
 
+    def read(self) -> dict[str, int]:
+        values = dict(self.parse(read_whole(self._procfs, "net/netstat")))
+        values |= self.parse(read_whole(self._procfs, "net/snmp"))
+        # The file does not exist if IPv6 is disabled.
+        with contextlib.suppress(FileNotFoundError):
+            values |= self.parse_v6(read_whole(self._procfs, "net/snmp6"))
+        return values
 
-def read_protocols(procfs: Path, fields: re.Pattern[str]) -> dict[str, int]:
-    values = dict(parse_protocols(read_whole(procfs, "net/netstat")))
-    values |= parse_protocols(read_whole(procfs, "net/snmp"))
-    # The file does not exist if IPv6 is disabled.
-    with contextlib.suppress(FileNotFoundError):
-        values |= parse_protocols_v6(read_whole(procfs, "net/snmp6"))
-    return {name: value for name, value in values.items() if fields.search(name)}
+    def parse(self, text: bytes) -> Iterator[tuple[str, int]]:
+        """Pairs of lines: "Tcp: InSegs OutSegs", then "Tcp: 7 8", are (Tcp_InSegs, 7) and (Tcp_OutSegs, 8)."""
+        lines = text.splitlines()
+        for names, values in zip(lines[::2], lines[1::2], strict=True):
+            count, kept = self._kept_of.get(names) or self._find_kept(names)
+            numbers = values.split()
+            if len(numbers) != count or not names.startswith(numbers[0] + b" "):
+                raise ValueError(f"the line after {names[:20]!r} does not fit it")
+            for place, name in kept:
+                yield name, int(numbers[place])
+
+    def parse_v6(self, text: bytes) -> Iterator[tuple[str, int]]:
+        """One field per line: "Ip6InOctets 7" is (Ip6_InOctets, 7)."""
+        for line in text.splitlines():
+            field, number = line.split()
+            if field not in self._name_of_v6:
+                self._name_of_v6[field] = self._name_v6(field.decode("ascii"))
+            if (name := self._name_of_v6[field]) is not None:
+                yield name, int(number)
+
+    def _find_kept(self, names: bytes) -> tuple[int, list[tuple[int, str]]]:
+        protocol, *fields = names.decode("ascii").split()
+        named = [f"{protocol.removesuffix(':')}_{field}" for field in fields]
+        kept = [(place, name) for place, name in enumerate(named, 1) if self._fields.search(name)]
+        self._kept_of[names] = 1 + len(fields), kept
+        return self._kept_of[names]
+
+    def _name_v6(self, field: str) -> str | None:
+        protocol, six, rest = field.partition("6")
+        name = f"{protocol}6_{rest}"
+        return name if six and self._fields.search(name) else None
 
 
 def parse_softnet(text: bytes) -> tuple[SoftnetCounters, ...]:
@@ -68,31 +91,38 @@ def read_softnet(procfs: Path) -> tuple[SoftnetCounters, ...]:
 def read_devices(sysfs: Path, ignored: re.Pattern[str] | None) -> dict[str, NetworkDevice]:
     """A file that a device does not have, or that it refuses to read, such as the speed of a link that is down, is left
     out."""
-    root = sysfs / "class/net"
+    root = f"{sysfs}/class/net"
     devices = {}
     for name in sorted(os.listdir(root)):
-        if (ignored is None or not ignored.search(name)) and (root / name).is_dir():
-            devices[name] = _device(f"{root}/{name}")
+        if ignored is None or not ignored.search(name):
+            # A file, such as bonding_masters, is not a device. A device may have gone meanwhile.
+            with contextlib.suppress(NotADirectoryError, FileNotFoundError):
+                devices[name] = _device(f"{root}/{name}")
     return devices
 
 
-def _device(directory: str) -> NetworkDevice:
-    texts = {file: text for file in _TEXTS if (text := _text(f"{directory}/{file}")) is not None}
-    numbers = {}
-    for file in _NUMBERS:
-        if (text := _text(f"{directory}/{file}")) is not None:
-            try:
-                # Flags and device ids are hexadecimal, with 0x.
-                numbers[file] = int(text, 0)
-            except ValueError:
-                continue
+def _device(path: str) -> NetworkDevice:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        texts = {file: text for file in _TEXTS if (text := _text(file, directory)) is not None}
+        numbers = {}
+        for file in _NUMBERS:
+            if (text := _text(file, directory)) is not None:
+                try:
+                    # Flags and device ids are hexadecimal, with 0x.
+                    numbers[file] = int(text, 0)
+                except ValueError:
+                    continue
+    finally:
+        os.close(directory)
     return NetworkDevice(numbers, texts)
 
 
-def _text(path: str) -> str | None:
-    """Without Path, which doubles the cost: a node of containers has hundreds of devices with 22 files each."""
+def _text(file: str, directory: int) -> str | None:
+    """Relative to the open directory of the device, which is a link: its full path doubles the cost. A node of
+    containers has hundreds of devices with 22 files each."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return None
     try:
