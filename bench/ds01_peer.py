@@ -9,7 +9,6 @@ of the exporter is missing or differs, and the dialect has no user that the expo
 import importlib.util
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -83,7 +82,7 @@ def of_the_dialect() -> Series:
     monitor = docker(MONITOR, count=-1, labels=PROTECTED)
     users = UsersReader(Path("/"), Path("/proc"), Path("/sys/fs/cgroup"), slice_owner, Path("/nonexistent")).read()
     given = readings(managed("thesis", "alice", "0"), monitor)
-    return series(replace(given, users=replace(users, container_uids={monitor.id: 0})))
+    return series(given._replace(users=users._replace(container_uids={monitor.id: 0})))
 
 
 if __name__ == "__main__":

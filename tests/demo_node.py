@@ -4,7 +4,7 @@ For tests and benchmarks of the faces: every value is of the model, nothing is r
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpucommons.model.accounts import (
     BILLION,
@@ -269,7 +269,7 @@ class DemoNode:
             event_log=self.event_log(elapsed_s),
             alerts=self.alerts(elapsed_s),
         )
-        return replace(readings, slots=judge(readings, {}, self.start_wall_s + elapsed_s)[0])
+        return readings._replace(slots=judge(readings, {}, self.start_wall_s + elapsed_s)[0])
 
     def idle(self) -> IdleReading:
         """A message for each user; the email of the first one is not accepted."""

@@ -49,8 +49,7 @@ class SimpleNode:
         now_s = time.time()
         gpus = DemoNode(gpus=len(self.slots)).gpu_reading(float(self.number))
         cards = tuple(
-            replace(
-                gpu,
+            gpu._replace(
                 identity=replace(gpu.identity, uuid=self.uuid(index), name=self.model),
                 up=state is not SlotState.LOST,
                 readings=gpu.readings if state is SlotState.BUSY else gpu.readings._replace(utilization_percent=0),
@@ -60,7 +59,7 @@ class SimpleNode:
             for index, (gpu, (state, _)) in enumerate(zip(gpus.gpus, self.slots, strict=True))
         )
         statuses = tuple(self._status(index, *slot, now_s) for index, slot in enumerate(self.slots))
-        readings = Readings(gpus=replace(gpus, gpus=cards), slots=SlotsReading(statuses))
+        readings = Readings(gpus=gpus._replace(gpus=cards), slots=SlotsReading(statuses))
         exposition = Exposition(lambda: Snapshot(1, 0.0, now_s, f"gpu-{self.number}", readings=readings), [GPUCOMMONS])
         return exposition.metrics(None, False, gzip=False)[0].decode()
 

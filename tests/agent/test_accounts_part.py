@@ -132,7 +132,7 @@ def test_time_in_which_the_driver_does_not_answer_is_a_gap(settings: Settings, t
     accounts = started(settings)
     for second in range(30):
         blind = 10 <= second < 20
-        accounts.observe(snapshot(second, replace(given, gpus=None, attribution=None) if blind else given))
+        accounts.observe(snapshot(second, given._replace(gpus=None, attribution=None) if blind else given))
     stop(accounts)
     period = read_period(tmp_path / "ledger.sqlite", int(WALL_S), int(WALL_S) + 60)
     assert sum(amounts.held_ns for amounts in period.usage.values()) == 18 * NS

@@ -9,7 +9,6 @@ import io
 import json
 import random
 from collections import Counter
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,12 +78,10 @@ def faces(
     log.start()
     until(lambda: log.detector_state is not None, "the event log is read")
     log.close(5.0)
-    snapshot = replace(
-        snapshot,
-        readings=replace(
-            snapshot.readings,
+    snapshot = snapshot._replace(
+        readings=snapshot.readings._replace(
             accounts=read_accounts(path, snapshot.wall_s),
-            ledger=replace(ledger, totals={key: total.amounts for key, total in read_totals(path).items()}),
+            ledger=ledger._replace(totals={key: total.amounts for key, total in read_totals(path).items()}),
             event_log=log.reading(),
         ),
     )

@@ -153,7 +153,7 @@ def test_a_record_that_cannot_be_written_is_visible(monkeypatch: pytest.MonkeyPa
 
 def test_labels_annotations_and_rules_leave_holders_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     base = managed("lab", "alice", "0")
-    labelled = replace(base, labels={**base.labels, "gpucommons.idle": "No"})
+    labelled = base._replace(labels={**base.labels, "gpucommons.idle": "No"})
     rules = {"services": IdleRuleSettings(user="svc-*", leave_alone=True), "all": IdleRuleSettings(user="*")}
     with watched(monkeypatch, tmp_path, idle_rules=rules) as node:
         node.observe(readings(labelled), 300)
@@ -162,11 +162,11 @@ def test_labels_annotations_and_rules_leave_holders_alone(monkeypatch: pytest.Mo
         devices = PodDevicesReading((given_to("train", DeviceId("x", gpu_uuid="GPU-0"), namespace="ml"),))
         node.observe(readings(pods=PodReading.of([pod]), pod_devices=devices), 300)
         assert node.types() == []
-        plain = readings(pods=PodReading.of([replace(pod, annotations={})]), pod_devices=devices)
+        plain = readings(pods=PodReading.of([pod._replace(annotations={})]), pod_devices=devices)
         # A runtime that is not read: the container's process names the pod.
         box, place = "c" * 64, PodPlace("uid-1", "train", "ml", "main")
         running = [process(sm=0, container_id=box, pod=place)]
-        node.observe(readings(pods=PodReading.of([replace(pod, containers={box: "main"})]), processes=running), 300)
+        node.observe(readings(pods=PodReading.of([pod._replace(containers={box: "main"})]), processes=running), 300)
         assert node.types() == []
         node.observe(readings(pods=PodReading.of([pod]), pod_devices=devices), 300)
         (event,) = node.observe(plain, 10).events
@@ -213,7 +213,7 @@ def test_the_action_comes_after_the_message_and_its_failure_is_an_event(
 
 def test_only_leases_are_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     request = LeaseRequest(1000, "alice", 0.0, id="12", number=1, name="train.py")
-    leased = replace(readings(), leases=LeasesReading(leases=(Lease(request, ("GPU-0",), 1.0, 1.7e9),)))
+    leased = readings()._replace(leases=LeasesReading(leases=(Lease(request, ("GPU-0",), 1.0, 1.7e9),)))
     with watched(monkeypatch, tmp_path, replace(IDLE, act="end_lease")) as node:
         node.observe(readings(managed("lab", "alice", "0")), 900)
         assert node.ended == []

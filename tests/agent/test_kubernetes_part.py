@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ _UUIDS = [f"GPU-0000000{index}-0000-0000-0000-000000000000" for index in range(2
 _GPUS = tuple(
     Gpu(GpuIdentity(uuid, index, "NVIDIA H200", f"0:{index}"), True, 0.0) for index, uuid in enumerate(_UUIDS)
 )
-_LOST = replace(_GPUS[1], up=False, down_reason="gpu_is_lost")
+_LOST = _GPUS[1]._replace(up=False, down_reason="gpu_is_lost")
 
 
 class _AsSource:

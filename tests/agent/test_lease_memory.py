@@ -30,12 +30,12 @@ def with_processes(*processes: GpuProcess, name: str = "3") -> tuple[Readings, s
     info = next(info for info in given.allocations.slots if info.slot.name == name)
 
     def changed(gpu: Gpu) -> Gpu:
-        return replace(gpu, processes=processes) if gpu.identity.uuid == info.slot.gpu_uuid else gpu
+        return gpu._replace(processes=processes) if gpu.identity.uuid == info.slot.gpu_uuid else gpu
 
     contexts = {ProcessKey(710, 1): ProcessContext(ancestors=(RUN, SHELL)), ProcessKey(720, 1): ProcessContext()}
     leases = LeasesReading(leases=(replace(LEASE, slots=(info.slot.uuid,)),), clients={"7": RUN})
-    gpus = replace(given.gpus, gpus=tuple(map(changed, given.gpus.gpus)))
-    return replace(given, gpus=gpus, leases=leases, process_contexts=contexts), info.slot.uuid
+    gpus = given.gpus._replace(gpus=tuple(map(changed, given.gpus.gpus)))
+    return given._replace(gpus=gpus, leases=leases, process_contexts=contexts), info.slot.uuid
 
 
 def slot_of(readings: Readings, uuid: str) -> LeasableSlot:

@@ -24,7 +24,7 @@ BOB = Account(kind="user", owner="bob", id="1001", user="bob")
 NOTEBOOK = Allocation(
     BOB, WorkloadKind.PROCESS, "python", "bob", SLOTS[0], "", 10**9, AllocationState.RUNNING, "process", managed=False
 )
-GIVEN = replace(NOTEBOOK, kind=WorkloadKind.CONTAINER, slot=SLOTS[1], managed=True)
+GIVEN = NOTEBOOK._replace(kind=WorkloadKind.CONTAINER, slot=SLOTS[1], managed=True)
 REQUEST = LeaseRequest(1000, "alice", 90.0, id="l1", number=1)
 SHARING = LabSharing(LabGpus(1.7e9)).at(0.0)
 BUSY = LeaseWait(1, WaitCause.BUSY)
@@ -81,18 +81,18 @@ def test_what_leases_declared_is_kept_from_a_request_however_long_ago() -> None:
 def test_what_a_new_lease_does_not_use_yet_is_promised() -> None:
     shares = replace(REQUEST, share=True, memory_bytes=50)
     leases = tuple(Lease(replace(shares, id=id), ("GPU-a",), 1.0, 90.0) for id in ("l7", "l8"))
-    uses = replace(NOTEBOOK, kind=WorkloadKind.LEASE, account=BOB._replace(job="lease-l7"), memory_bytes=45)
+    uses = NOTEBOOK._replace(kind=WorkloadKind.LEASE, account=BOB._replace(job="lease-l7"), memory_bytes=45)
     given = readings(leases=leases)
     assert given.allocations is not None
-    given = replace(given, allocations=replace(given.allocations, allocations=(uses,)))
+    given = given._replace(allocations=given.allocations._replace(allocations=(uses,)))
     assert lease_claims(given, 4, 100.0, 1000.0).promised == {"GPU-a": 55}
     assert lease_claims(given, 4, 1000.0, 1000.0).promised == {}, "it had its time to take it"
     turn = ParkedReading("lease:l8@1001", "a", "bob", 1001, "parked", "GPU-a", (1,), 50, 50, 0.0, TURN)
-    parked = replace(given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn,))))
+    parked = given._replace(sharing=SHARING._replace(parking=ParkingReading(programs=(turn,))))
     assert lease_claims(parked, 4, 100.0, 1000.0).promised == {"GPU-a": 5}
-    other = replace(
-        given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn._replace(key="unit:a@1001"),)))
+    other = given._replace(
+        sharing=SHARING._replace(parking=ParkingReading(programs=(turn._replace(key="unit:a@1001"),)))
     )
     assert lease_claims(other, 4, 100.0, 1000.0).promised == {"GPU-a": 55}, "a program without a lease"
-    idle = replace(given, sharing=replace(SHARING, parking=ParkingReading(programs=(turn._replace(cause=IDLE),))))
+    idle = given._replace(sharing=SHARING._replace(parking=ParkingReading(programs=(turn._replace(cause=IDLE),))))
     assert lease_claims(idle, 4, 100.0, 1000.0).promised == {"GPU-a": 5}

@@ -64,11 +64,11 @@ def test_a_lost_gpu_is_lost_and_an_unread_driver_is_unknown() -> None:
     assert readings.gpus is not None
     assert readings.allocations is not None
     first, *others = readings.gpus.gpus
-    gpus = replace(readings.gpus, gpus=(replace(first, up=False), *others))
+    gpus = readings.gpus._replace(gpus=(first._replace(up=False), *others))
     slots = tuple(info for info in readings.allocations.slots if info.slot.gpu_uuid != first.identity.uuid)
-    lost = replace(readings, gpus=gpus, allocations=replace(readings.allocations, slots=slots))
+    lost = readings._replace(gpus=gpus, allocations=readings.allocations._replace(slots=slots))
     assert uses(lost)["0"] is SlotUse.LOST
-    assert leasable_slots(replace(readings, gpus=None), {}) is None
+    assert leasable_slots(readings._replace(gpus=None), {}) is None
 
 
 def test_memory_that_programs_are_about_to_take_back_is_not_free() -> None:
@@ -80,8 +80,8 @@ def test_memory_that_programs_are_about_to_take_back_is_not_free() -> None:
         program = ParkedReading("a", "a", "bob", 1001, stage, slot.uuid, (1,), 2 * GIB, 2 * GIB, 0.0, TURN)
         program = program._replace(comes_after=comes_after)
         assert readings.sharing is not None
-        sharing = replace(readings.sharing, parking=ParkingReading(programs=(program,)))
-        (found,) = (one for one in leasable_slots(replace(readings, sharing=sharing), {}) or () if one.name == "0")
+        sharing = readings.sharing._replace(parking=ParkingReading(programs=(program,)))
+        (found,) = (one for one in leasable_slots(readings._replace(sharing=sharing), {}) or () if one.name == "0")
         return found.kept
 
     assert kept(ParkStage.WAKING, frozenset()) == (KeptRoom(2 * GIB),)
@@ -93,9 +93,9 @@ def test_a_slot_is_not_free_because_its_holders_are_unknown() -> None:
     readings = lab()
     assert readings.allocations is not None
     uuid = next(info.slot.uuid for info in readings.allocations.slots if info.slot.name == "0")
-    unknown = replace(readings, allocations=replace(readings.allocations, allocations=(), complete=False))
+    unknown = readings._replace(allocations=readings.allocations._replace(allocations=(), complete=False))
     assert uses(unknown, {uuid: SlotUse.ALLOCATED})["0"] is SlotUse.ALLOCATED
-    complete = replace(readings, allocations=replace(readings.allocations, allocations=()))
+    complete = readings._replace(allocations=readings.allocations._replace(allocations=()))
     assert uses(complete, {uuid: SlotUse.ALLOCATED})["0"] is SlotUse.FREE
 
 
@@ -110,7 +110,7 @@ def test_a_lease_holds_its_slot_and_is_billed_as_a_job_of_its_user() -> None:
     slot = next(slot for slot in leasable_slots(lab(), {}) or () if slot.name == "7.3")
     request = LeaseRequest(1001, "alice", 0.0, id="17", number=17, name="my project", program="train")
     leases = LeasesReading(leases=(Lease(request, (slot.uuid,), slot.gpus, 50.0),))
-    readings = AllocationStage()(replace(lab(), leases=leases))
+    readings = AllocationStage()(lab()._replace(leases=leases))
     assert readings.allocations is not None
     (row,) = [each for each in readings.allocations.allocations if each.slot.uuid == slot.uuid and each.share]
     assert (row.account.user, row.account.job, row.account.group) == ("alice", "lease-17", "vision")
@@ -133,7 +133,7 @@ def test_the_system_that_allocates_the_gpus(readings: Readings, manager: str | N
 
 
 def test_the_pods_of_the_lab_are_of_kubernetes() -> None:
-    assert manager_of(replace(lab(), job_mapping=None)) == "Kubernetes"
+    assert manager_of(lab()._replace(job_mapping=None)) == "Kubernetes"
 
 
 @pytest.mark.parametrize(

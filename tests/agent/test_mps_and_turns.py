@@ -1,7 +1,6 @@
 """Commands under MPS and programs that take turns are never on one GPU: the lease waits, or the turns end."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -59,5 +58,5 @@ def test_programs_that_rest_are_not_in_the_way_and_parked_ones_are() -> None:
     assert devices_in_turns(None) == frozenset()
     parked = ParkedReading("k", "x", "alice", 1001, "parked", "GPU-p", (7,), 1, 1, 0.0, "idle")
     resting = tuple(client._replace(standing="resting") for client in sharing.clients)
-    reading = replace(sharing, clients=resting, parking=ParkingReading(programs=(parked,)))
+    reading = sharing._replace(clients=resting, parking=ParkingReading(programs=(parked,)))
     assert devices_in_turns(reading) == {"GPU-p"}

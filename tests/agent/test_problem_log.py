@@ -1,7 +1,5 @@
 """The log has one line for the beginning of a problem and one for its end."""
 
-from dataclasses import replace
-
 import pytest
 
 from demo_node import DemoNode
@@ -18,7 +16,7 @@ def test_a_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogC
     def at(node: DemoNode, second: float) -> list[str]:
         caplog.clear()
         readings = Readings(gpus=node.gpu_reading(second))
-        seen.observe(replace(snapshot_of(readings, second), sources={}))
+        seen.observe(snapshot_of(readings, second)._replace(sources={}))
         return [line for line in caplog.messages if "is lost" in line]
 
     assert at(well, 0) == []

@@ -1,6 +1,5 @@
 """Which pids procfs shows, and what to do if they are not the host's."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -24,8 +23,8 @@ ON_THE_HOST = PidFacts("/proc", status_text("us", 0, (900,)), HOST, HOST, True, 
     ("facts", "scope"),
     [
         (ON_THE_HOST, PidScope.HOST),
-        (dataclasses.replace(ON_THE_HOST, first_namespace=None), PidScope.HOST),
-        (dataclasses.replace(ON_THE_HOST, first_namespace=None, second_name=None), PidScope.HOST),
+        (ON_THE_HOST._replace(first_namespace=None), PidScope.HOST),
+        (ON_THE_HOST._replace(first_namespace=None, second_name=None), PidScope.HOST),
         # In the host's pid namespace, with the host's /proc mounted elsewhere: hostPID in a pod.
         (PidFacts("/host", status_text("us", 0, (900,)), HOST, None, True, "kthreadd"), PidScope.HOST),
         # The host's /proc mounted, but a pid namespace of our own: two pids.

@@ -1,7 +1,5 @@
 """The container, pod and user of a process, by the best evidence."""
 
-from dataclasses import replace
-
 from attribution.builders import container, identity, pod
 from attribution.cgroup_vectors import DASHED, STATIC, UNDERSCORED, C, K
 from gpucommons.model.ownership import Place, PodPlace, Workload
@@ -56,7 +54,7 @@ def test_a_pod_by_its_uid() -> None:
 
 
 def test_a_static_pod_by_its_hash() -> None:
-    mirrored = replace(pod("mirror-uid", "etcd", "kube-system"), config_hash=STATIC)
+    mirrored = pod("mirror-uid", "etcd", "kube-system")._replace(config_hash=STATIC)
     cgroup = IN_POD.replace(UNDERSCORED, STATIC)
     place = found(cgroup, Surroundings(pods=PodReading.of([mirrored]))).pod
     assert place == PodPlace("mirror-uid", "etcd", "kube-system", "")
@@ -76,7 +74,7 @@ def test_a_pod_by_the_labels_of_its_container() -> None:
         "io.kubernetes.pod.namespace": "ml",
         "io.kubernetes.container.name": "main",
     }
-    around = Surroundings({C: replace(container(C), labels=labels)})
+    around = Surroundings({C: container(C)._replace(labels=labels)})
     assert found(IN_POD, around).pod == PodPlace(DASHED, "train-0", "ml", "main")
 
 

@@ -33,7 +33,7 @@ class Node:
 
     def __init__(self) -> None:
         self.gpu = gpu(0)
-        self.gpu = replace(self.gpu, identity=replace(self.gpu.identity, pci_bus_id="00000000:C1:00.0"))
+        self.gpu = self.gpu._replace(identity=replace(self.gpu.identity, pci_bus_id="00000000:C1:00.0"))
         self.now_s = NOW
         self.stage = XidProgramStage(lambda: self.now_s)
         self.running: list[ProcessShare] = []
@@ -57,7 +57,7 @@ class Node:
         for _ in range(int(seconds)):
             self.now_s += 1
             recent = {(int(NOW), code): count for code, count in self.counts.items()}
-            card = replace(self.gpu, xid=XidRecord(True, dict(self.counts), recent=recent))
+            card = self.gpu._replace(xid=XidRecord(True, dict(self.counts), recent=recent))
             readings = Readings(
                 gpus=reading(card),
                 attribution=Attribution(tuple(self.running), (), (), (), PidView(PidScope.HOST, "")),

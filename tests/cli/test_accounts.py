@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -159,7 +158,7 @@ co2_g_per_kwh = 400
 
 
 def with_model(seconds: int, account: Account, wall_s: float, slot: Slot, model: str) -> Batch:
-    return replace(batch(seconds, account, wall_s, slot), models={slot.gpu_uuid: model} if model else {})
+    return batch(seconds, account, wall_s, slot)._replace(models={slot.gpu_uuid: model} if model else {})
 
 
 @pytest.fixture
@@ -171,8 +170,7 @@ def priced(state: Path) -> tuple[str, str]:
         state,
         [
             with_model(3600, ALICE, now_s, GPU, "NVIDIA H100 80GB HBM3"),
-            replace(
-                with_model(0, BOB, now_s, MIG, "NVIDIA A100-SXM4"),
+            with_model(0, BOB, now_s, MIG, "NVIDIA A100-SXM4")._replace(
                 usage={(int(now_s // 60), MIG, BOB): Amounts(3600 * NS, 0, 0, 3600 * NS * 3 // 7)},
             ),
             with_model(3600, HOSTILE, now_s, third, ""),

@@ -92,8 +92,8 @@ def test_a_lost_and_a_hot_gpu() -> None:
 def test_a_name_with_control_characters_is_escaped() -> None:
     reading = LabGpus(START).at(1.0)
     name = "[red]\x1b[2Jx[/red]"
-    gpu = replace(reading.gpus[0], identity=replace(reading.gpus[0].identity, name=name))
-    shown = "\n".join(table_of(replace(reading, gpus=(gpu,))))
+    gpu = reading.gpus[0]._replace(identity=replace(reading.gpus[0].identity, name=name))
+    shown = "\n".join(table_of(reading._replace(gpus=(gpu,))))
     assert "[red]\\x1b[2Jx[/red]" in shown
     assert "\x1b" not in shown
 

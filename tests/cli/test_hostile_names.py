@@ -126,8 +126,8 @@ def test_metrics_are_exact_in_a_pipe_and_escaped_in_a_terminal(is_terminal: bool
 
 def test_gpus() -> None:
     reading = LabGpus(START).at(1.0)
-    gpu = replace(reading.gpus[0], identity=replace(reading.gpus[0].identity, name=NAME, uuid=NAME))
-    assert_harmless("\n".join(table_of(replace(reading, gpus=(gpu,), driver_version=NAME))))
+    gpu = reading.gpus[0]._replace(identity=replace(reading.gpus[0].identity, name=NAME, uuid=NAME))
+    assert_harmless("\n".join(table_of(reading._replace(gpus=(gpu,), driver_version=NAME))))
     assert_harmless(missing({"node": {"sources": {"nvml": {"detail": NAME, "remedy": NAME}}}}))
 
 

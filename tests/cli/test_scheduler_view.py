@@ -24,7 +24,7 @@ def document(reading: SharingReading = READING) -> dict[str, Any]:
 
 
 def with_program() -> dict[str, Any]:
-    return document(replace(READING, clients=(program(READING.clients[0]), *READING.clients[1:])))
+    return document(READING._replace(clients=(program(READING.clients[0]), *READING.clients[1:])))
 
 
 def test_a_client_is_shown_by_its_name() -> None:
@@ -47,7 +47,7 @@ def test_gpus_are_in_order_with_their_mig_devices_and_without_the_memory_of_anot
         replace(second, uuid="MIG-a", slot="2.1", running=(), request_queue=()),
         replace(first, slot="2", way="linked", running=(), request_queue=()),
     )
-    lines = list(status_lines(document(replace(READING, clients=(), gpus=gpus))))
+    lines = list(status_lines(document(READING._replace(clients=(), gpus=gpus))))
     named = [line.split(":")[0] for line in lines if line.startswith("GPU ")]
     assert named == ["GPU 2", "GPU 2.1", "GPU 10", "GPU 10.0"]
     assert not lines[2].startswith("  memory"), "programs on several GPUs stand below the first of them"
@@ -55,13 +55,13 @@ def test_gpus_are_in_order_with_their_mig_devices_and_without_the_memory_of_anot
 
 def test_a_loss_has_its_sign() -> None:
     gpus = tuple(replace(gpu, gain_ratio=0.9, coarse=False) for gpu in READING.gpus)
-    (line, _) = (line for line in status_lines(document(replace(READING, gpus=gpus))) if line.startswith("GPU "))
+    (line, _) = (line for line in status_lines(document(READING._replace(gpus=gpus))) if line.startswith("GPU "))
     assert "time-slicing -10 % (estimate)" in line
 
 
 def test_without_a_measurement_there_is_nothing_to_say() -> None:
     gpus = tuple(replace(gpu, gain_ratio=None, coarse=False) for gpu in READING.gpus)
-    text = "\n".join(status_lines(document(replace(READING, gpus=gpus))))
+    text = "\n".join(status_lines(document(READING._replace(gpus=gpus))))
     assert "gain" not in text
     assert "coarse" not in text
 
@@ -74,15 +74,14 @@ def test_what_is_left_alone_is_a_section_with_reasons() -> None:
         "  alice · Xorg (pid 77): it is a display server (Xorg)",
         "  bob · serve.py (pid 78): its container has the label gpucommons.share=no",
     ]
-    off = replace(READING, share_programs="off", left_alone=())
+    off = READING._replace(share_programs="off", left_alone=())
     assert "left alone" not in "\n".join(status_lines(document(off)))
     assert next(status_lines(document(off))) == "scheduler on, mode auto, 6 clients"
 
 
 def test_names_cannot_control_the_terminal() -> None:
     """The names are printable already; the text is escaped once more where it is printed, whatever the agent sent."""
-    hostile = replace(
-        READING,
+    hostile = READING._replace(
         clients=tuple(client._replace(name="a\x1b[2J\n") for client in READING.clients),
         left_alone=(LeftAlone("b\x1b[2J", "label", "c\x1b[2J\n"),),
     )
@@ -121,14 +120,14 @@ def test_the_document_of_explain_has_what_its_text_is_about() -> None:
 def test_a_stopped_program_is_shown_with_the_words_of_the_api() -> None:
     words = "stopped by its user: a stop signal, such as Ctrl-Z"
     first = READING.clients[0]._replace(standing="stopped", held_up=words, turn_s=None, wait=None, revoked=False)
-    turns = document(replace(READING, clients=(first, *READING.clients[1:])))
+    turns = document(READING._replace(clients=(first, *READING.clients[1:])))
     assert explanations(turns, first.client_id)[0].endswith(f" takes no turns: {words}.")
     assert any(line.startswith("  stopped  ") and line.endswith(words) for line in status_lines(turns))
 
 
 def test_a_resting_program_is_not_called_waiting() -> None:
     first = READING.clients[0]._replace(standing="resting", turn_s=None, wait=None, revoked=False)
-    turns = document(replace(READING, clients=(first,)))
+    turns = document(READING._replace(clients=(first,)))
     (line,) = explanations(turns, first.client_id)
     assert line.endswith("is not paused: it does not use the GPU now, and takes no turns.")
     assert next(status_lines(turns)).endswith(", 1 client")
@@ -144,5 +143,5 @@ def test_the_memory_of_programs_is_that_of_running_and_paused_ones() -> None:
         ((client,), "  memory: 30.0 GiB running, safe limit"),
     ):
         gpu = replace(READING.gpus[0], running_memory_bytes=30 << 30)
-        lines = status_lines(document(replace(READING, gpus=(gpu,), clients=clients)))
+        lines = status_lines(document(READING._replace(gpus=(gpu,), clients=clients)))
         assert any(line.startswith(expected) for line in lines)

@@ -58,7 +58,7 @@ from unhurried import unhurried
 
 VIEW = PidView(PidScope.HOST, "all")
 USERS = UsersReading({1000: "alice", 1001: "bob"}, {"alice": "staff", "bob": "students"})
-SPLIT = replace(gpu(1, mig=(mig_instance(1, 3, 0.5, 1), mig_instance(5, 2, 0.5, 1))), mig_slices=7)
+SPLIT = gpu(1, mig=(mig_instance(1, 3, 0.5, 1), mig_instance(5, 2, 0.5, 1)))._replace(mig_slices=7)
 
 
 def docker(name: str, *devices: str, running: bool = True, id: str = "", count: int = 0, **fields: Any) -> Container:
@@ -163,7 +163,7 @@ def test_equivalents_are_slices_over_those_of_the_gpu() -> None:
     found = folded(managed("part", "alice", "1:0"), managed("whole", "bob", "0"), gpus=(gpu(0), SPLIT))
     assert {a.workload: a.equivalents for a in found.allocations} == {"part": 3 / 7, "whole": 1.0}
     assert {a.workload: a.profile for a in found.allocations} == {"part": "3g.30gb", "whole": ""}
-    unknown = folded(managed("part", "alice", "1:0"), gpus=(replace(SPLIT, mig_slices=None),))
+    unknown = folded(managed("part", "alice", "1:0"), gpus=(SPLIT._replace(mig_slices=None),))
     assert only(unknown).equivalents is None, "never a constant"
 
 
@@ -186,7 +186,7 @@ def test_activity_is_judged_by_the_part_that_is_held(sm: int | None, active: boo
 def test_without_a_process_list_no_holder_is_idle() -> None:
     found = folded(managed("one", "alice", "0"), gpus=(gpu(0, processes=None),))
     assert (only(found).active, only(found).sm, only(found).state) == (None, None, AllocationState.RUNNING)
-    blind = AllocationStage()(replace(readings(managed("one", "alice", "0")), attribution=None)).allocations
+    blind = AllocationStage()(readings(managed("one", "alice", "0"))._replace(attribution=None)).allocations
     assert blind is not None
     assert only(blind).active is None
 
@@ -242,9 +242,9 @@ def test_owners_of_containers_by_label_and_by_their_processes() -> None:
     assert (only(after).account.user, only(after).account.group) == ("bob", "students")
     labelled = only(folded(managed("one", "alice", "0")))
     assert (labelled.account.kind, labelled.account.owner, labelled.account.group) == ("label", "alice", "staff")
-    by_init = replace(USERS, container_uids={plain.id: 1000})
+    by_init = USERS._replace(container_uids={plain.id: 1000})
     assert (
-        only(AllocationStage()(replace(readings(plain), users=by_init)).allocations or before).account.user == "alice"
+        only(AllocationStage()(readings(plain)._replace(users=by_init)).allocations or before).account.user == "alice"
     )
 
 
@@ -329,7 +329,7 @@ def test_a_job_on_a_missing_gpu_holds_nothing() -> None:
 def test_a_mapping_that_changes_alone_changes_the_holders() -> None:
     stage, still = AllocationStage(), readings(job_mapping=mapped((0, None)))
     stage(still)
-    found = stage(replace(still, job_mapping=mapped((0, None), job="4243"))).allocations
+    found = stage(still._replace(job_mapping=mapped((0, None), job="4243"))).allocations
     assert found is not None
     assert only(found).workload == "4243"
 
@@ -447,7 +447,7 @@ def test_a_runtime_that_stops_answering_leaves_the_list_incomplete_for_a_while()
     now_s = 0.0
     stage = AllocationStage(monotonic=lambda: now_s)
     whole = readings(managed("one", "alice", "0"))
-    silent = replace(whole, docker=None)
+    silent = whole._replace(docker=None)
 
     def complete(given: Readings) -> bool:
         found = stage(given).allocations
@@ -465,9 +465,9 @@ def test_claims_are_not_computed_again_while_nothing_changes() -> None:
     stage, same = AllocationStage(), readings(managed("one", "alice", "0"))
     stage(same)
     claims = stage._claims
-    stage(replace(same, attribution=replace(same.attribution or Attribution((), (), (), (), VIEW))))
+    stage(same._replace(attribution=(same.attribution or Attribution((), (), (), (), VIEW))._replace()))
     assert stage._claims is claims
-    stage(replace(same, docker=ContainerReading({})))
+    stage(same._replace(docker=ContainerReading({})))
     assert stage._claims is not claims
 
 

@@ -1,7 +1,6 @@
 """Idle periods: judged in a sliding window, and only from what was seen."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -34,7 +33,7 @@ def idle_s(*stretches: Stretch) -> float | None:
 
 
 def test_holders_are_idle_for_as_long_as_all_of_them_are() -> None:
-    long, short, working = (replace(NOTEBOOK, idle_s=seconds) for seconds in (900.0, 60.0, None))
+    long, short, working = (NOTEBOOK._replace(idle_s=seconds) for seconds in (900.0, 60.0, None))
     assert shortest_idle_s([long, short]) == 60.0
     assert shortest_idle_s([long, working]) is None
     assert shortest_idle_s([working]) is None

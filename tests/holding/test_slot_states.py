@@ -1,6 +1,5 @@
 """The state of each slot: its only rule, driven with clocks of the test."""
 
-from dataclasses import replace
 from typing import Any
 
 from attribution.builders import gpu, reading
@@ -72,7 +71,7 @@ def test_a_holder_whose_use_is_not_known_is_not_called_idle() -> None:
 
 
 def test_a_lost_gpu_stays_with_the_time_of_its_loss() -> None:
-    lost = replace(gpu(1), up=False, down_reason="gpu_is_lost", since_wall_s=1_699_999_000.0)
+    lost = gpu(1)._replace(up=False, down_reason="gpu_is_lost", since_wall_s=1_699_999_000.0)
     found = judged(gpus=(gpu(0), lost))
     assert states(found) == {"0": FREE, "1": LOST}
     assert (found["1"].since_wall_s, found["1"].holders) == (1_699_999_000.0, ())
@@ -80,21 +79,21 @@ def test_a_lost_gpu_stays_with_the_time_of_its_loss() -> None:
 
 
 def test_a_slot_is_free_only_if_that_is_known() -> None:
-    assert states(judged(gpus=(replace(gpu(0), processes=None),))) == {"0": UNKNOWN}
+    assert states(judged(gpus=(gpu(0)._replace(processes=None),))) == {"0": UNKNOWN}
     given = readings()
     assert given.attribution is not None
-    hidden = replace(given.attribution, unattributed=(Unattributed("GPU-0", 0, Reason.NOT_VISIBLE, 1 << 30),))
-    (status,) = Judged().at(0, replace(given, attribution=hidden)).values()
+    hidden = given.attribution._replace(unattributed=(Unattributed("GPU-0", 0, Reason.NOT_VISIBLE, 1 << 30),))
+    (status,) = Judged().at(0, given._replace(attribution=hidden)).values()
     assert status.state is UNKNOWN
     assert "pid namespace" in status.why
-    (status,) = Judged().at(0, replace(given, attribution=None)).values()
+    (status,) = Judged().at(0, given._replace(attribution=None)).values()
     assert status.state is UNKNOWN
 
 
 def test_a_slot_is_not_free_while_a_source_of_holders_is_down() -> None:
     agent = Judged()
     assert states(agent.at(0, readings())) == {"0": FREE}
-    found = agent.at(1, replace(readings(), docker=None))
+    found = agent.at(1, readings()._replace(docker=None))
     assert states(found) == {"0": UNKNOWN}
     assert "does not answer" in found["0"].why
 
@@ -102,7 +101,7 @@ def test_a_slot_is_not_free_while_a_source_of_holders_is_down() -> None:
 def test_a_reservation_that_is_in_force() -> None:
     def reserved(from_s: float, until_s: float, **more: Any) -> SlotState:
         reservation = Reservation("r", 1000, "alice", 1, from_s, until_s, ("GPU-0",))
-        given = replace(readings(**more), leases=LeasesReading(reservations=(reservation,)))
+        given = readings(**more)._replace(leases=LeasesReading(reservations=(reservation,)))
         return Judged().at(0, given)["0"].state
 
     now_s = 1_700_001_000.0
@@ -142,7 +141,7 @@ def test_since_and_idle_for() -> None:
 
 
 def test_the_start_of_a_container_is_known_from_its_runtime() -> None:
-    started = replace(managed("early", "alice", "0"), started_wall_s=1_699_000_000.0)
+    started = managed("early", "alice", "0")._replace(started_wall_s=1_699_000_000.0)
     agent = Judged()
     assert agent.at(0, readings(started))["0"].since_wall_s == 1_699_000_000.0
 

@@ -13,7 +13,7 @@ from gpucommons.owners.slots import Slots, SlotTable
 
 def split_gpu(index: int = 1, slices: int | None = 7) -> Gpu:
     instances = (mig_instance(1, 3, 0.5, index), mig_instance(5, 2, None, index))
-    return replace(gpu(index, mig=instances), mig_slices=slices)
+    return gpu(index, mig=instances)._replace(mig_slices=slices)
 
 
 TABLE = SlotTable((gpu(0, minor=2), split_gpu(), gpu(2, minor=0)))
@@ -61,7 +61,7 @@ def test_names(text: str, expected: list[str]) -> None:
 def test_a_unique_uuid_prefix_is_enough() -> None:
     def with_uuid(index: int, uuid: str) -> Gpu:
         whole = gpu(index)
-        return replace(whole, identity=replace(whole.identity, uuid=uuid))
+        return whole._replace(identity=replace(whole.identity, uuid=uuid))
 
     table = SlotTable((with_uuid(0, "GPU-abcd0001-x"), with_uuid(1, "GPU-abcd0002-x")))
     assert names(table.named("GPU-abcd0002")) == ["1"]
@@ -111,7 +111,7 @@ def test_unknown_slices_are_not_assumed() -> None:
 
 
 def test_a_split_gpu_without_instances_and_a_lost_one() -> None:
-    empty = replace(gpu(3), mig_enabled=True, mig_slices=4)
+    empty = gpu(3)._replace(mig_enabled=True, mig_slices=4)
     table = SlotTable((empty, gpu(4, up=False)))
     assert [(info.slot.name, info.slot.slices, info.is_rest) for info in table.all] == [("3", 4, True)]
     assert table.usable == ()

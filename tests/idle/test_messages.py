@@ -1,7 +1,6 @@
 """The texts: one paragraph, with what to do, whatever characters names have."""
 
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ PROGRAM = HeldIdle("k", WorkloadKind.PROCESS, "train.py", "w", "alice", "alice",
 def test_the_first_message_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    held = replace(PROGRAM, since_wall_s=1_794_809_520.0, can_park=True)
+    held = PROGRAM._replace(since_wall_s=1_794_809_520.0, can_park=True)
     assert text_of(held, NOTIFY, IdleAction.PARK, 14_400.0, "gpu1") == (
         "GPU 3 of gpu1 has been held by your train.py (pid 4711) since 16 Nov 06:12, and not used by it for 2 h. "
         "To release it: end the program, such as with `kill 4711`; `gpucommons park 4711` keeps it and moves its GPU "
@@ -53,7 +52,7 @@ def test_what_the_agent_did() -> None:
     parked = text_of(PROGRAM, ACT, IdleAction.PARK, 0.0, "gpu1")
     assert "Nothing is lost" in parked
     assert "`gpucommons wake 4711`" in parked
-    lease = replace(PROGRAM, kind=WorkloadKind.LEASE, workload_id="lease/12")
+    lease = PROGRAM._replace(kind=WorkloadKind.LEASE, workload_id="lease/12")
     ended = text_of(lease, ACT, IdleAction.END_LEASE, 0.0, "gpu1")
     assert ended.startswith("Your lease 12 (train.py) was ended, because it had not used GPU 3 of gpu1 for 2 h.")
     subject = subject_of(lease, ACT, IdleAction.END_LEASE, "gpu1")

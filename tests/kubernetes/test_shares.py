@@ -59,7 +59,7 @@ def test_each_gpu_and_each_mig_device_is_offered() -> None:
 
 def test_a_lost_gpu_keeps_its_mig_devices_as_unhealthy_ones() -> None:
     before = offered_devices(reading(gpu(0), gpu(1, "MIG-a")), set())
-    lost = offered_devices(reading(gpu(0), replace(gpu(1), up=False)), {_UUIDS[1]}, before)
+    lost = offered_devices(reading(gpu(0), gpu(1)._replace(up=False)), {_UUIDS[1]}, before)
     assert lost == (before[0], before[1]._replace(healthy=False))
     assert offered_devices(reading(gpu(0), gpu(1, "MIG-a")), set(), lost) == before
 

@@ -15,7 +15,7 @@ SETTINGS = LeasesSettings(pass_limit_s=600.0, share_limit=3, no_show_after_s=300
 
 def whole(number: int, **changes: object) -> LeasableSlot:
     slot = LeasableSlot(f"GPU-{number}", str(number), total_bytes=140 * GIB, free_bytes=140 * GIB)
-    return replace(slot, **changes)  # type: ignore[arg-type]
+    return slot._replace(**changes)  # type: ignore[arg-type]
 
 
 def mig(gpu: int, number: int) -> LeasableSlot:
@@ -117,14 +117,14 @@ class RandomNode:
         slot = self.slots[self.dice.choice(sorted(self.slots))]
         use = self.dice.choice((SlotUse.FREE, SlotUse.FREE, SlotUse.USED, SlotUse.ALLOCATED))
         if slot.use is not SlotUse.LOST:
-            self.slots[slot.uuid] = replace(slot, use=use, in_turns=use is SlotUse.USED and self.dice.random() < 0.5)
+            self.slots[slot.uuid] = slot._replace(use=use, in_turns=use is SlotUse.USED and self.dice.random() < 0.5)
         self.read()
 
     def lose(self) -> None:
         """A GPU is lost, or one comes back."""
         lost = [slot for slot in self.slots.values() if slot.use is SlotUse.LOST]
         slot = lost[0] if lost else self.slots[self.dice.choice(sorted(self.slots))]
-        self.slots[slot.uuid] = replace(slot, use=SlotUse.FREE if lost else SlotUse.LOST)
+        self.slots[slot.uuid] = slot._replace(use=SlotUse.FREE if lost else SlotUse.LOST)
         self.read()
 
     def restart(self) -> None:

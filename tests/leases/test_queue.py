@@ -1,7 +1,6 @@
 """The rules of the queue, one by one."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,9 +65,9 @@ def test_room_that_a_parked_program_is_about_to_take_is_not_given_away() -> None
     assert set(granted(queue)) == {first}, "the program made room for it"
     assert queue.waits[second].cause is WaitCause.BUSY, "parking may admit it"
     queue.end(first, 5.0)
-    queue.update_slots([replace(crowded, free_bytes=99 * GIB)], 6.0, UserFacts())
+    queue.update_slots([crowded._replace(free_bytes=99 * GIB)], 6.0, UserFacts())
     assert granted(queue, 6.0) == {}, "it comes after the program"
-    queue.update_slots([replace(crowded, free_bytes=100 * GIB)], 7.0, UserFacts())
+    queue.update_slots([crowded._replace(free_bytes=100 * GIB)], 7.0, UserFacts())
     assert set(granted(queue, 7.0)) == {second}, "there is room for both"
 
 
@@ -186,10 +185,10 @@ def test_what_a_lease_does_not_use_yet_is_kept_next_to_programs_without_a_lease(
     first = asked(queue, ALICE, share=True, memory_bytes=30 * GIB)
     second = asked(queue, BOB, share=True, memory_bytes=30 * GIB)
     assert granted(queue).keys() == {first}
-    queue.update_slots((replace(slot, free_bytes=25 * GIB, used={first: 25 * GIB}),), 1.0, UserFacts())
+    queue.update_slots((slot._replace(free_bytes=25 * GIB, used={first: 25 * GIB}),), 1.0, UserFacts())
     assert granted(queue, 1.0) == {}
     # Those without a lease release 10 GiB: of 35 free ones, 5 are promised.
-    queue.update_slots((replace(slot, free_bytes=35 * GIB, used={first: 25 * GIB}),), 2.0, UserFacts())
+    queue.update_slots((slot._replace(free_bytes=35 * GIB, used={first: 25 * GIB}),), 2.0, UserFacts())
     assert granted(queue, 2.0).keys() == {second}
 
 
@@ -705,7 +704,7 @@ def test_a_lost_gpu_keeps_its_lease_and_is_not_given_again() -> None:
     queue = opened(whole(0), whole(1))
     first = asked(queue, ALICE)
     granted(queue)
-    queue.update_slots((replace(whole(0), use=SlotUse.LOST), whole(1)), 1.0, UserFacts())
+    queue.update_slots((whole(0)._replace(use=SlotUse.LOST), whole(1)), 1.0, UserFacts())
     assert first in queue.leases
     queue.end(first, 2.0)
     second, third = asked(queue, BOB, 2.0), asked(queue, CHEN, 2.0)

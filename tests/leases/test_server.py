@@ -5,7 +5,6 @@ import json
 import os
 import stat
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,7 @@ def test_nonsense_of_a_client_with_a_lease_ends_the_lease(tmp_path: Path) -> Non
 def test_connections_and_requests_of_a_user_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root this test would have no limit: the peer is taken for a user."""
     monkeypatch.setattr(line_server, "look_at", lambda pid: PeerProcess())
-    limits = replace(server_module._LIMITS, connections=3, request_burst=5.0)
+    limits = server_module._LIMITS._replace(connections=3, request_burst=5.0)
     monkeypatch.setattr(server_module, "_LIMITS", limits)
 
     async def scenario(_: LeaseServer, path: Path) -> None:

@@ -1,7 +1,6 @@
 """Events from snapshots: each is detected once, also over a restart. What was not read causes no event."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from attribution.builders import gpu, reading
 from demo_node import DemoNode
@@ -71,10 +70,10 @@ def test_allocations_are_seen_and_gone_once() -> None:
 
 def test_one_container_that_may_use_every_gpu_is_one_event() -> None:
     story = Story()
-    sneaky = [replace(allocation(ALICE, 0), managed=False, slot=Slot(f"GPU-{n}", f"GPU-{n}", str(n))) for n in range(8)]
+    sneaky = [allocation(ALICE, 0)._replace(managed=False, slot=Slot(f"GPU-{n}", f"GPU-{n}", str(n))) for n in range(8)]
     assert story.see(*sneaky) == ["allocation.seen alice"]
     assert story.log[-1].details["slot"] == "any"
-    assert story.see(replace(sneaky[0], share=1), *sneaky[1:]) == ["allocation.seen alice"]
+    assert story.see(sneaky[0]._replace(share=1), *sneaky[1:]) == ["allocation.seen alice"]
     assert story.see() == ["allocation.gone alice"] * 2
 
 
@@ -93,7 +92,7 @@ def test_a_restart_neither_repeats_nor_misses_an_event() -> None:
 
 def test_gpus_lost_and_back() -> None:
     story = Story()
-    lost = replace(gpu(0), up=False, down_reason="lost")
+    lost = gpu(0)._replace(up=False, down_reason="lost")
     assert story.see(gpus=(gpu(0),)) == []
     assert story.see(gpus=(lost,)) == ["gpu.lost"]
     assert story.log[-1].details["reason"] == "lost"
@@ -104,9 +103,9 @@ def test_gpus_lost_and_back() -> None:
 
 def test_the_same_xid_twice_is_two_events() -> None:
     story = Story()
-    assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 1})),)) == ["gpu.xid"]
-    assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 1})),)) == []
-    assert story.see(gpus=(replace(gpu(0), xid=XidRecord(True, {63: 3, 79: 1})),)) == ["gpu.xid", "gpu.xid"]
+    assert story.see(gpus=(gpu(0)._replace(xid=XidRecord(True, {63: 1})),)) == ["gpu.xid"]
+    assert story.see(gpus=(gpu(0)._replace(xid=XidRecord(True, {63: 1})),)) == []
+    assert story.see(gpus=(gpu(0)._replace(xid=XidRecord(True, {63: 3, 79: 1})),)) == ["gpu.xid", "gpu.xid"]
     assert [(event.details["xid"], event.details["count"]) for event in story.log] == [
         ("63", "1"),
         ("63", "2"),
@@ -116,7 +115,7 @@ def test_the_same_xid_twice_is_two_events() -> None:
 
 def test_quotas_exceeded_and_kept() -> None:
     story = Story()
-    first, second = allocation(ALICE, WHOLE_SHARE), replace(allocation(ALICE, WHOLE_SHARE), workload_id="second")
+    first, second = allocation(ALICE, WHOLE_SHARE), allocation(ALICE, WHOLE_SHARE)._replace(workload_id="second")
     story.see(first)
     assert "quota.exceeded alice" in story.see(first, second)
     assert story.log[-1].details == {"used": "2", "limit": "1"}
@@ -130,7 +129,7 @@ def test_quotas_exceeded_and_kept() -> None:
 def test_a_revoked_turn() -> None:
     sharing = DemoNode().sharing(0.0)
     client = sharing.clients[0]
-    revoked = replace(sharing, clients=(client._replace(revoked=True), *sharing.clients[1:]))
+    revoked = sharing._replace(clients=(client._replace(revoked=True), *sharing.clients[1:]))
     story = Story()
     assert story.see(sharing=sharing) == []
     assert story.see(sharing=revoked) == ["turn.revoked"]
@@ -145,17 +144,17 @@ def test_a_trespasser_and_an_unused_reservation_are_reported_once() -> None:
     story = Story()
     assert story.see(leases=leases) == ["lease.trespasser alice", "reservation.released emeka"]
     assert story.log[0].details["by"] == "farah"
-    assert story.see(leases=replace(leases, trespassers=())) == []
+    assert story.see(leases=leases._replace(trespassers=())) == []
     assert story.see(leases=leases) == [], "the same process on and off the GPU"
     story.restart()
     assert story.see(leases=leases) == []
     other = leases.trespassers[0]._replace(pid=4)
-    assert story.see(leases=replace(leases, trespassers=(other,))) == ["lease.trespasser alice"]
+    assert story.see(leases=leases._replace(trespassers=(other,))) == ["lease.trespasser alice"]
 
 
 def test_a_pause_of_a_trespasser_has_a_beginning_and_an_end_for_its_user() -> None:
-    leases = replace(DemoNode().leases(0.0), no_shows=())
-    paused = replace(leases, trespassers=tuple(each._replace(paused=True) for each in leases.trespassers))
+    leases = DemoNode().leases(0.0)._replace(no_shows=())
+    paused = leases._replace(trespassers=tuple(each._replace(paused=True) for each in leases.trespassers))
     story = Story()
     assert story.see(leases=leases) == ["lease.trespasser alice"]
     assert story.see(leases=paused) == ["lease.trespasser_paused farah"]
@@ -163,7 +162,7 @@ def test_a_pause_of_a_trespasser_has_a_beginning_and_an_end_for_its_user() -> No
     assert story.see() == [], "unknown is not the end"
     # The agent ended, and with it the pause.
     story.restart()
-    assert story.see(leases=replace(leases, trespassers=())) == ["lease.trespasser_resumed farah"]
+    assert story.see(leases=leases._replace(trespassers=())) == ["lease.trespasser_resumed farah"]
     assert story.log[-1].details == story.log[-2].details
     assert story.see(leases=leases) == []
 

@@ -1,7 +1,6 @@
 """Our own event log: appended in whole lines, read at the start, rotated; a disk that fails does not block it."""
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 from gpucommons.ledger.events import EventLog, older, read_events
@@ -39,7 +38,7 @@ def test_the_agent_and_a_reader_of_the_file_give_an_event_the_same_id(tmp_path: 
     times = [1_800_000_000.1237, 1_800_000_000.1237, 1_800_000_001.9999, 1_800_000_001.0]
     events = started(path)
     for wall_s in times:
-        events.record([replace(event(1), wall_s=wall_s)])
+        events.record([event(1)._replace(wall_s=wall_s)])
     assert events.close(5.0)
     ids = [event.id for event in events.reading().events]
     assert ids == [event.id for event in Numbering()(read_events(path))][::-1]

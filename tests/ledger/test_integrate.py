@@ -1,7 +1,7 @@
 """The integrator: for any samples, no time is lost or added, and gaps are not billed."""
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
@@ -121,7 +121,7 @@ def test_a_split_gpu_is_never_more_than_one(samples: list[UsageSample]) -> None:
 @given(timelines(), st.lists(st.floats(-1e9, 1e9), min_size=12, max_size=12))
 def test_steps_of_the_wall_clock_are_not_billed(samples: list[UsageSample], steps: list[float]) -> None:
     stepped = [
-        replace(sample, wall_s=sample.wall_s + step)
+        sample._replace(wall_s=sample.wall_s + step)
         for sample, step in zip(samples, steps[: len(samples)], strict=True)
     ]
     one, other = run(samples), run(stepped)
@@ -201,7 +201,7 @@ def test_a_gpu_that_was_not_read_is_a_separate_gap() -> None:
     clock = Clock()
     holding = Holding(ALICE, WHOLE_SHARE, True)
     first = clock.sample(0, holding)
-    without = replace(clock.sample(1), slots=())
+    without = clock.sample(1)._replace(slots=())
     batch = run([first, without, clock.sample(1, holding), clock.sample(1)])
     assert by_account(batch)[ALICE].held_ns == NS
     assert [(gap.reason, gap.slot_uuid, gap.ns) for gap in batch.gaps] == [(UNREAD, "GPU-0", 2 * NS)]

@@ -4,7 +4,6 @@ import contextlib
 import random
 import sqlite3
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +74,7 @@ def test_a_period_has_the_gaps_of_its_first_hour(tmp_path: Path) -> None:
     store = opened(path)
     store.begin(moment(0))
     gaps = tuple(Gap(start_s, "GPU-0", "unread", 60 * NS) for start_s in (hour_s - 3600, hour_s, hour_s + 3600))
-    store.write(1, replace(batch(10), gaps=gaps), moment(10))
+    store.write(1, batch(10)._replace(gaps=gaps), moment(10))
     store.close()
     found = read_period(path, hour_s + 1800, hour_s + 3600).gaps
     assert [gap.wall_s for gap in found if gap.reason == "unread"] == [hour_s]

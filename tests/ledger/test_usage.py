@@ -1,7 +1,5 @@
 """The usage of a snapshot: allocations of one account are one holding, what was not read is a gap."""
 
-from dataclasses import replace
-
 from gpucommons.ledger.integrate import usage_of
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
@@ -81,7 +79,7 @@ def test_why_a_job_is_idle() -> None:
         (holding,) = sample.slots[0].holdings
         return holding.idle_cause
 
-    idle = replace(allocation(lease, WHOLE_SHARE, False), processes=(ProcessKey(60, 1), ProcessKey(61, 1)))
+    idle = allocation(lease, WHOLE_SHARE, False)._replace(processes=(ProcessKey(60, 1), ProcessKey(61, 1)))
     nothing: frozenset[int] = frozenset()
     assert cause(None, idle) is None
     assert cause(TreeActivity(nothing, nothing), idle) is IdleCause.NEITHER
@@ -89,8 +87,8 @@ def test_why_a_job_is_idle() -> None:
     assert cause(TreeActivity(nothing, frozenset({60})), idle) is IdleCause.DISK
     assert cause(TreeActivity(frozenset({50}), nothing), idle) is IdleCause.CPU, "what run has started"
     assert cause(TreeActivity(frozenset({99}), nothing), idle) is IdleCause.NEITHER, "another program"
-    assert cause(TreeActivity(frozenset({61}), nothing), replace(idle, active=True)) is None
-    plain = replace(allocation(ALICE, WHOLE_SHARE, False), processes=(ProcessKey(61, 1),))
+    assert cause(TreeActivity(frozenset({61}), nothing), idle._replace(active=True)) is None
+    plain = allocation(ALICE, WHOLE_SHARE, False)._replace(processes=(ProcessKey(61, 1),))
     assert cause(TreeActivity(frozenset({61}), nothing), plain) is None, "no job"
     slurm = allocation(ALICE._replace(job="4711"), WHOLE_SHARE, False)
     assert cause(TreeActivity(frozenset({61}), nothing), slurm) is None, "no process is known"

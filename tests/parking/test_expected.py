@@ -20,7 +20,7 @@ def situation(world: World, **changes: object) -> ParkSituation:
 def test_a_program_that_waits_is_back_when_it_was_expected(
     in_turns: bool, already_s: int, min_residence_s: float
 ) -> None:
-    world = World(several(), replace(TERMS, min_residence_s=min_residence_s), in_turns)
+    world = World(several(), TERMS._replace(min_residence_s=min_residence_s), in_turns)
     world.play(already_s)
     (expected_s,) = expected_rooms(world.terms, situation(world)).values()
     third = world.programs[2]
@@ -32,7 +32,7 @@ def test_a_program_that_waits_is_back_when_it_was_expected(
 @pytest.mark.parametrize("min_residence_s", [20.0, 120.0])
 def test_it_stays_right_over_many_turns(min_residence_s: float) -> None:
     """Also while the memory of another moves, and while one program has the GPU for itself."""
-    world = World(several(), replace(TERMS, min_residence_s=min_residence_s), in_turns=True)
+    world = World(several(), TERMS._replace(min_residence_s=min_residence_s), in_turns=True)
     expected_s: dict[str, list[float]] = {one.key: [] for one in world.programs}
     found = 0
     for _ in range(1800):

@@ -1,6 +1,5 @@
 """Parked programs on every face: document, text, metrics, events, and what other users see of them."""
 
-from dataclasses import replace
 from typing import Any
 
 from demo_node import DemoNode
@@ -29,7 +28,7 @@ from gpucommons.rules.privacy import sharing_seen_by
 from parsing import parsed
 
 GIB = 1 << 30
-BEFORE = replace(DemoNode().sharing(3.0), parking=None)
+BEFORE = DemoNode().sharing(3.0)._replace(parking=None)
 UUID = BEFORE.gpus[0].uuid
 NAME = "alice · lab.ipynb (pid 4711)"
 PARKED = ParkedReading(
@@ -57,7 +56,7 @@ READING = ParkingReading(
     1800.0, False, "", (PARKED, MOVING), (EVENT, REFUSED), parks=3, wakes=2, refusals={"managed_memory": 1}
 )
 DURATIONS = HistogramReading((0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0), (0,) * 7 + (3,) * 4, 60.0)
-SHARING: SharingReading = replace(BEFORE, parking=READING, park_seconds=DURATIONS, wake_seconds=DURATIONS)
+SHARING: SharingReading = BEFORE._replace(parking=READING, park_seconds=DURATIONS, wake_seconds=DURATIONS)
 TURNS: dict[str, Any] = dict(turns_of(SHARING, {}))
 
 
@@ -74,7 +73,7 @@ def test_both_owners_read_one_sentence_about_room_that_was_made() -> None:
     arrival = ArrivalReading(
         "arrival:7.1", "dana · train.py (pid 7)", "dana", 1003, 7, UUID, False, 100.0, 6.2, (notebook,)
     )
-    sharing = replace(SHARING, parking=replace(READING, programs=(parked,), arrivals=(arrival,)))
+    sharing = SHARING._replace(parking=READING._replace(programs=(parked,), arrivals=(arrival,)))
 
     def sentences(viewer: Viewer) -> list[list[str]]:
         parking: Any = dict(turns_of(sharing_seen_by(sharing, viewer), {}))["parking"]
@@ -97,7 +96,7 @@ def test_both_owners_read_one_sentence_about_room_that_was_made() -> None:
 def test_the_next_job_reads_why_the_memory_of_a_suspended_one_stays() -> None:
     sentence = "suspended job 49 keeps 40.0 GiB of GPU memory: host memory is short"
     kept = KeptReading("49", (UUID,), sentence)
-    everyone = sharing_seen_by(replace(SHARING, parking=replace(READING, kept=(kept,))), Viewer(False, 1003, "dana"))
+    everyone = sharing_seen_by(SHARING._replace(parking=READING._replace(kept=(kept,))), Viewer(False, 1003, "dana"))
     turns = dict(turns_of(everyone, {}))
     assert list(kept_lines(turns, {UUID})) == [f"{sentence}."]
     assert list(kept_lines(turns, set(), "49")) == [f"{sentence}."], "its own user asks for it by its id"

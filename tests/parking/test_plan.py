@@ -32,7 +32,7 @@ def situation(*programs: PlannedProgram, free: int = GIB, **more: object) -> Par
 
 def test_an_idle_program_stays_while_nothing_needs_its_room() -> None:
     assert plan(TERMS, situation(IDLE)).park == ()
-    assert plan(replace(TERMS, eager=True), situation(IDLE)).park == ("notebook",)
+    assert plan(TERMS._replace(eager=True), situation(IDLE)).park == ("notebook",)
 
 
 def test_an_idle_program_is_parked_for_a_need_that_this_meets() -> None:
@@ -42,7 +42,7 @@ def test_an_idle_program_is_parked_for_a_need_that_this_meets() -> None:
     assert plan(TERMS, situation(IDLE, free=31 * GIB, claims=RoomClaims((need,)))).park == (), "there is room"
     busy = replace(IDLE, idle_s=59.0)
     assert plan(TERMS, situation(busy, claims=RoomClaims((need,)))).park == ()
-    assert plan(replace(TERMS, idle_after_s=0.0), situation(IDLE, claims=RoomClaims((need,)))).park == (), "off"
+    assert plan(TERMS._replace(idle_after_s=0.0), situation(IDLE, claims=RoomClaims((need,)))).park == (), "off"
 
 
 def test_free_memory_that_is_kept_for_others_is_not_room() -> None:
@@ -69,7 +69,7 @@ def test_a_job_with_more_memory_than_its_shards_makes_room_first() -> None:
 
 
 def test_a_job_at_work_with_more_memory_than_its_shards_makes_room_in_turns_first() -> None:
-    terms = replace(TERMS, oversubscribe=True)
+    terms = TERMS._replace(oversubscribe=True)
     waits = replace(PARKED, wakes_since_s=5.0)
     within, over = (replace(IDLE, key=key, idle_s=0.0, seen_since_s=-4000.0) for key in ("within", "over"))
     over = replace(over, is_over_share=True)
@@ -161,7 +161,7 @@ def test_an_idle_program_makes_room_for_one_that_goes_on() -> None:
 
 
 def test_oversubscribed_programs_take_turns_of_which_moving_is_a_tenth() -> None:
-    turns = replace(TERMS, oversubscribe=True)
+    turns = TERMS._replace(oversubscribe=True)
     works = replace(IDLE, key="works", idle_s=0.0)
     assert plan(TERMS, situation(works, PARKED, free=2 * GIB)).park == ()
     assert plan(turns, situation(works, PARKED, free=2 * GIB)).park == ("works",)
@@ -180,7 +180,7 @@ def test_oversubscribed_programs_take_turns_of_which_moving_is_a_tenth() -> None
 
 def test_programs_in_short_turns_change_places_when_one_is_ahead() -> None:
     """The others use the time of the one that moves."""
-    turns = replace(TERMS, oversubscribe=True, min_residence_s=10.0)
+    turns = TERMS._replace(oversubscribe=True, min_residence_s=10.0)
     lead_s = (40 * GIB / 2e9 + 20 * GIB / 5e9) / 2
     for in_turns, ahead_s, resident_s, parked in (
         (True, lead_s + 1, 11.0, ("works",)),
@@ -194,7 +194,7 @@ def test_programs_in_short_turns_change_places_when_one_is_ahead() -> None:
 
 
 def test_a_program_of_class_latency_takes_no_long_turns() -> None:
-    turns = replace(TERMS, oversubscribe=True)
+    turns = TERMS._replace(oversubscribe=True)
     works = replace(IDLE, key="works", idle_s=0.0)
     serves = replace(works, key="serves", is_latency=True, seen_since_s=-9999.0)
     assert plan(turns, situation(serves, PARKED, free=2 * GIB)).park == ()
@@ -204,7 +204,7 @@ def test_a_program_of_class_latency_takes_no_long_turns() -> None:
 
 
 def test_the_program_that_had_most_of_the_gpu_makes_room() -> None:
-    turns = replace(TERMS, oversubscribe=True)
+    turns = TERMS._replace(oversubscribe=True)
     old, new = (replace(IDLE, key=key, idle_s=0.0, seen_since_s=since_s) for key, since_s in (("o", -999), ("n", -900)))
     for had, parked in ({"o": 1.0, "n": 2.0}, ("n",)), ({"o": 2.0, "n": 1.0}, ("o",)), ({"parked": 3.0, "o": 2.0}, ()):
         assert plan(turns, situation(new, old, PARKED, free=2 * GIB, attained_s={"a": had})).park == parked
@@ -246,7 +246,7 @@ def test_room_is_kept_for_a_program_that_comes_back_but_not_from_those_for_which
 
 def test_a_lease_takes_free_room_only_if_all_can_still_take_turns() -> None:
     """One of those that take turns always waits: a small lease must not wait for ever because of that."""
-    turns = replace(TERMS, oversubscribe=True)
+    turns = TERMS._replace(oversubscribe=True)
     works = replace(IDLE, key="works", idle_s=0.0, resident_since_s=9.0)
     waits = replace(PARKED, memory={"a": 45 * GIB}, for_turn=True)
     claims = RoomClaims(tuple(RoomNeed(("a",), gib * GIB, 4.0, id=str(gib)) for gib in (10, 30)))
@@ -257,7 +257,7 @@ def test_a_lease_takes_free_room_only_if_all_can_still_take_turns() -> None:
 
 
 def test_a_working_program_makes_room_only_if_host_memory_can_hold_both() -> None:
-    turns = replace(TERMS, oversubscribe=True)
+    turns = TERMS._replace(oversubscribe=True)
     works = replace(IDLE, key="works", idle_s=0.0)
     need = RoomNeed(("a",), 30 * GIB, 1.0, id="lease")
     for available, parked in ((70 * GIB, {"works": "lease"}), (69 * GIB, {})):
@@ -288,7 +288,7 @@ def test_four_programs_are_parked_at_once_only_for_programs_that_are_held() -> N
     assert plan(TERMS, situation(IDLE, MOVING, *others, claims=held)).park == (), "four move already"
     for made_for in ("", "lease"):
         assert plan(TERMS, situation(IDLE, replace(MOVING, made_for=made_for), claims=held)).park == ()
-    assert plan(replace(TERMS, eager=True), situation(IDLE, MOVING, claims=held)).park == (), (
+    assert plan(TERMS._replace(eager=True), situation(IDLE, MOVING, claims=held)).park == (), (
         "it is not for the newcomer"
     )
     asked = replace(IDLE, idle_s=0.0, asked=True)
@@ -383,7 +383,7 @@ terms = st.builds(ParkTerms, st.sampled_from([0.0, 60.0]), st.booleans(), st.boo
 @given(terms, situations)
 @example(TERMS, ParkSituation((IDLE, PARKED), {"a": DeviceRoom(0, 9.0)}, HOST, now_s=10.0))
 @example(TERMS, situation(IDLE, MOVING, claims=RoomClaims((HELD,))))
-@example(replace(TERMS, oversubscribe=True), situation(replace(IDLE, idle_s=0.0, is_latency=True), PARKED))
+@example(TERMS._replace(oversubscribe=True), situation(replace(IDLE, idle_s=0.0, is_latency=True), PARKED))
 def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
     found = plan(given_terms, at)
     by_key = {program.key: program for program in at.programs}

@@ -1,7 +1,5 @@
 """What is counted of the pauser, and its metrics."""
 
-from dataclasses import replace
-
 from demo_node import DemoNode
 from gpucommons.faces.dialects.gpucommons import sharing as metrics
 from gpucommons.faces.exposition.text import FamilyRenderer, prometheus_head
@@ -60,7 +58,7 @@ def test_a_lock_that_is_not_answered_may_have_paused_the_program() -> None:
 
 def shown(counters: Counters | None) -> Series:
     pauser = None if counters is None else counters.reading(available=True, now_s=0.0)
-    readings = Readings(sharing=replace(DemoNode().sharing(3.0), pauser=pauser))
+    readings = Readings(sharing=DemoNode().sharing(3.0)._replace(pauser=pauser))
     snapshot = Snapshot(1, 0.0, 0.0, "node", None, readings)
     return parsed(
         "".join(

@@ -1,7 +1,5 @@
 """Which GPUs should get no new work: a fault begins after two readings and ends after a minute without it."""
 
-from dataclasses import replace
-
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading, GpuReadings, XidRecord
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.rules.faults import GpuFaults
@@ -50,8 +48,7 @@ def test_it_stays_one_fault_while_it_is_shown() -> None:
 
 
 def test_heat_and_errors_of_programs_take_no_gpu_away() -> None:
-    hot = replace(
-        _HEALTHY,
+    hot = _HEALTHY._replace(
         readings=GpuReadings(temperature_celsius=95, throttle_mask=0x40, remapped_rows_pending=True),
         xid=XidRecord(True, last_code=31, last_wall_s=1e9, recent={(10**9, 31): 1}),
     )
@@ -62,5 +59,5 @@ def test_heat_and_errors_of_programs_take_no_gpu_away() -> None:
 def test_a_gpu_that_must_be_reset_and_one_with_faulty_memory_are_faults() -> None:
     for readings in (GpuReadings(recovery_action=1), GpuReadings(remapped_rows_failed=True)):
         faults = GpuFaults()
-        faults.observe(at(1, replace(_HEALTHY, readings=readings)))
-        assert faults.observe(at(2, replace(_HEALTHY, readings=readings)))
+        faults.observe(at(1, _HEALTHY._replace(readings=readings)))
+        assert faults.observe(at(2, _HEALTHY._replace(readings=readings)))

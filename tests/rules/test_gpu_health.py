@@ -1,7 +1,5 @@
 """The health of a GPU: the worst level counts, every reason has a name and a sentence, and no false alarm."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpucommons.model.gpu import THROTTLE_REASONS, Gpu, GpuIdentity, GpuReadings, XidRecord
@@ -19,7 +17,7 @@ WELL = Gpu(
 
 
 def with_readings(**changes: int) -> Gpu:
-    return replace(WELL, readings=WELL.readings._replace(**changes))
+    return WELL._replace(readings=WELL.readings._replace(**changes))
 
 
 def names(gpu: Gpu) -> list[str]:
@@ -32,7 +30,7 @@ def test_a_gpu_at_its_power_cap_or_idle_is_ok() -> None:
 
 
 def test_a_gpu_without_readings_is_ok() -> None:
-    assert gpu_health_of(replace(WELL, readings=GpuReadings()), NOW).level is HealthLevel.OK
+    assert gpu_health_of(WELL._replace(readings=GpuReadings()), NOW).level is HealthLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -44,15 +42,15 @@ def test_a_gpu_without_readings_is_ok() -> None:
         (with_readings(remapped_rows_pending=1), HealthLevel.WARNING, "row_remap_pending", "next reset"),
         (with_readings(throttle_mask=0x40), HealthLevel.WARNING, "hw_thermal_slowdown", "too hot"),
         (with_readings(temperature_celsius=84), HealthLevel.WARNING, "hot", "at least 84 °C"),
-        (replace(WELL, xid=XidRecord(True, {79: 1}, 79, NOW - 10)), HealthLevel.CRITICAL, "xid_79", "XID 79 in the"),
+        (WELL._replace(xid=XidRecord(True, {79: 1}, 79, NOW - 10)), HealthLevel.CRITICAL, "xid_79", "XID 79 in the"),
         (
-            replace(WELL, xid=XidRecord(True, {31: 1}, 31, NOW - 10)),
+            WELL._replace(xid=XidRecord(True, {31: 1}, 31, NOW - 10)),
             HealthLevel.WARNING,
             "xid_31",
             "page fault of the program",
         ),
-        (replace(WELL, up=False, down_reason="gpu_is_lost"), HealthLevel.LOST, "gpu_is_lost", "no longer answers"),
-        (replace(WELL, up=False), HealthLevel.LOST, "lost", "no longer answers"),
+        (WELL._replace(up=False, down_reason="gpu_is_lost"), HealthLevel.LOST, "gpu_is_lost", "no longer answers"),
+        (WELL._replace(up=False), HealthLevel.LOST, "lost", "no longer answers"),
     ],
 )
 def test_a_fault_has_a_level_a_name_and_a_sentence(gpu: Gpu, level: HealthLevel, name: str, sentence: str) -> None:
@@ -76,7 +74,7 @@ def test_every_throttle_reason_is_judged(bit: int, name: str) -> None:
 
 
 def test_an_xid_older_than_ten_minutes_does_not_count() -> None:
-    assert gpu_health_of(replace(WELL, xid=XidRecord(True, {79: 1}, 79, NOW - 601)), NOW).level is HealthLevel.OK
+    assert gpu_health_of(WELL._replace(xid=XidRecord(True, {79: 1}, 79, NOW - 601)), NOW).level is HealthLevel.OK
 
 
 def test_the_worst_level_counts_and_every_reason_is_named() -> None:

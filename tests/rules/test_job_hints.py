@@ -1,6 +1,5 @@
 """Hints of a job: one for each cause, two at most, and none where nothing is wrong."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,9 +37,9 @@ def test_a_job_that_uses_what_it_has_gets_no_hint() -> None:
     ],
 )
 def test_each_cause_has_a_hint_and_a_short_job_has_none(change: dict[str, Any], hint: str) -> None:
-    job = replace(FINE, **change)
+    job = FINE._replace(**change)
     assert job_hints(job) == (hint,)
-    assert job_hints(replace(job, judged_s=59.0)) == ()
+    assert job_hints(job._replace(judged_s=59.0)) == ()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_each_cause_has_a_hint_and_a_short_job_has_none(change: dict[str, Any], 
     ],
 )
 def test_what_is_not_known_or_not_worth_it_is_no_hint(change: dict[str, Any]) -> None:
-    assert job_hints(replace(FINE, **change)) == ()
+    assert job_hints(FINE._replace(**change)) == ()
 
 
 ratios = st.none() | st.floats(0, 1)

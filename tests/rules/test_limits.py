@@ -1,7 +1,5 @@
 """What limits a running program now: one sentence, from what the snapshot has and nothing else."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,14 +46,14 @@ def judged(
     gpu = reading.gpus[0]
     gpm = None if dram is None else GpmReading(dram_ratio=dram)
     read = gpu.readings._replace(throttle_mask=throttle, pcie_generation=5, pcie_width=16)
-    gpu = replace(gpu, readings=read._replace(pcie_rx_bytes_per_s=pcie_bytes_per_s, pcie_tx_bytes_per_s=None), gpm=gpm)
+    gpu = gpu._replace(readings=read._replace(pcie_rx_bytes_per_s=pcie_bytes_per_s, pcie_tx_bytes_per_s=None), gpm=gpm)
     trees = None
     if on_core is not None:
         pids = frozenset({mine.pid})
         trees = TreeActivity(pids if on_core else frozenset(), pids if on_disk else frozenset())
     readings = Readings(
-        attribution=replace(attribution, processes=shares),
-        gpus=replace(reading, gpus=(gpu,)),
+        attribution=attribution._replace(processes=shares),
+        gpus=reading._replace(gpus=(gpu,)),
         processes=ProcessTable({}, (), trees),
         sharing=sharing,
     )
@@ -68,7 +66,7 @@ def shared(wait: WaitReading | None = None, parked: str = "", waits: str = "") -
     client = reading.clients[0]._replace(pid=pid, wait=wait, turn_s=None if wait else 1.0)
     program = ParkedReading("k", "a.py", "alice", 1000, parked, "", (pid,), 2**30, 2**30, 0.0, "idle", waits)
     programs = (program,) if parked else ()
-    return replace(reading, clients=(client,), parking=ParkingReading(programs=programs))
+    return reading._replace(clients=(client,), parking=ParkingReading(programs=programs))
 
 
 SENTENCES = {
@@ -160,8 +158,8 @@ def test_on_a_mig_device_the_parts_are_those_of_the_device() -> None:
         share = found._replace(sm=found.sm and found.sm._replace(amount=round(ratio * 3 / 7 * WHOLE_SM)))
         trees = TreeActivity(frozenset({share.pid}), frozenset())
         assert readings.attribution is not None
-        alone = replace(readings.attribution, processes=(share,))
-        here = replace(readings, attribution=alone, processes=ProcessTable({}, (), trees), sharing=None)
+        alone = readings.attribution._replace(processes=(share,))
+        here = readings._replace(attribution=alone, processes=ProcessTable({}, (), trees), sharing=None)
         return limits_of(snapshot_of(here), [share])[0]
 
     assert limit(0.99) == (LimitKind.GPU, "GPU 6.0 is the limit: it uses 99% of it")

@@ -1,7 +1,6 @@
 """What is wrong, gravest first: every kind has a case that shows it and one that stays silent."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -80,8 +79,8 @@ def test_a_healthy_node_at_its_power_cap_has_no_problem() -> None:
 
 def test_a_lost_gpu_names_the_cause_the_job_and_what_to_do() -> None:
     ended = Event(NOW - 39, ALLOCATION_GONE, "dana", details={"slot": "3", "workload": "train"})
-    other = replace(ended, details={"slot": "30", "workload": "other"})
-    older = replace(ended, wall_s=NOW - 4000, details={"slot": "3", "workload": "older"})
+    other = ended._replace(details={"slot": "30", "workload": "other"})
+    older = ended._replace(wall_s=NOW - 4000, details={"slot": "3", "workload": "older"})
     fallen = XidRecord(True, {79: 1}, 79, NOW - 41, recent={(int(NOW) - 41, 79): 1})
     found = problem(lost(3, fallen), event_log=EventLogReading((ended, other, older)))
     assert found.kind is ProblemKind.GPU_LOST
@@ -223,7 +222,7 @@ def test_nothing_free_is_said_and_nothing_read_is_not_zero() -> None:
     busy = snapshot(gpu(0), slots=SlotsReading((held(0, "bob", None),)))
     assert summary_of(busy, ()).sentence == "0 free · 1 busy"
     assert summary_of(snapshot(gpu(0)), ()).sentence == "free slots unknown"
-    assert summary_of(replace(busy, readings=Readings()), ()).sentence == "no GPU"
+    assert summary_of(busy._replace(readings=Readings()), ()).sentence == "no GPU"
 
 
 def trespass(paused: bool = False, spared: str = "") -> LeasesReading:
@@ -289,8 +288,8 @@ def test_without_a_gpu_a_missing_driver_is_not_a_problem() -> None:
 def test_gpus_that_the_driver_does_not_list_or_open_are_missing() -> None:
     node = snapshot(gpu(0), gpu(1))
     assert node.readings.gpus is not None
-    found = replace(node.readings.gpus, expected=4, unlisted=("0000:3a:00.0",))
-    node = replace(node, readings=replace(node.readings, gpus=found))
+    found = node.readings.gpus._replace(expected=4, unlisted=("0000:3a:00.0",))
+    node = node._replace(readings=node.readings._replace(gpus=found))
     places, unopened = problems_of(node)
     assert (places.kind, places.level) == (ProblemKind.GPU_MISSING, HealthLevel.CRITICAL)
     assert places.sentence.startswith("The GPU at 0000:3a:00.0 does not answer")

@@ -1,7 +1,6 @@
 """Why a client waits: every face prints the same sentence, for every reason."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ def waiting_for(reason: WaitReason, demand_ratio: float | None) -> tuple[Sharing
         debt_s=1.3,
         demand_ratio=demand_ratio,
     )
-    return replace(sharing, clients=tuple(client if row is first else row for row in sharing.clients)), client
+    return sharing._replace(clients=tuple(client if row is first else row for row in sharing.clients)), client
 
 
 @pytest.mark.parametrize(("reason", "demand_ratio", "sentence"), SENTENCES)

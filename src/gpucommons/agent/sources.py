@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -97,7 +96,7 @@ def with_attribution(
         if source.feeds != "gpus":
             attributed.append(source)
             continue
-        attributed.append(replace(source, read=IdentifiedGpus(source.read, identities, world.users).read))
+        attributed.append(source._replace(read=IdentifiedGpus(source.read, identities, world.users).read))
         attributed.append(
             Source(
                 "command_lines",

@@ -15,9 +15,8 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucommons.base.peers import ConnectionCaps, PeerAccount, PeerProcess, RequestRate, Slots, accounts_of, look_at
 from gpucommons.base.peers import owner_of as owner_of_peer
@@ -32,8 +31,7 @@ _TIMEOUT_S: Final = 5.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LineLimits:
+class LineLimits(NamedTuple):
     """`connections` and the rate are for each owner, `connections_in_all` is for all of them."""
 
     line_bytes: int
@@ -43,8 +41,7 @@ class LineLimits:
     request_burst: float
 
 
-@dataclass(frozen=True, slots=True)
-class LinePeer:
+class LinePeer(NamedTuple):
     """The other end of a connection, as it was when it connected."""
 
     socket: socket.socket

@@ -8,7 +8,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -127,8 +126,7 @@ def _appears_local(pid: int) -> bool:
 # Which peers may change the scheduler: one rule for the client sockets and the control socket. Pure.
 
 
-@dataclass(frozen=True, slots=True)
-class Admins:
+class Admins(NamedTuple):
     """`own_uid` is the agent's user; `gid` is that of `admin_group`, None where it is not set.
 
     The group is looked up once, at the start: a lookup may block, and every user can connect.

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -60,8 +60,7 @@ class Channel(Protocol):
         """Blocks for a limited time. Raises DeliveryFailed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Email:
+class Email(NamedTuple):
     """The password is read for each message, so that it can be replaced."""
 
     settings: MailSettings
@@ -130,8 +129,7 @@ class Email:
         return connection
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
+class Webhook(NamedTuple):
     """The URL contains a secret: it is in no message and no log. `url_file` is read for each message."""
 
     settings: WebhookSettings
@@ -188,8 +186,7 @@ _STOP_WITHIN_S: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(NamedTuple):
     """Seconds: the first and the longest pause between two tries, and the age at which a letter is given up."""
 
     first_s: float = 5.0
@@ -246,7 +243,7 @@ class Outbox:
 
     @property
     def state(self) -> ChannelState:
-        return replace(self._state, dropped=self._dropped, waiting=self._queue.unfinished_tasks)
+        return self._state._replace(dropped=self._dropped, waiting=self._queue.unfinished_tasks)
 
     def start(self) -> None:
         self._thread.start()
@@ -309,7 +306,7 @@ class Outbox:
         if problem is None or problem.final or now_s - waiting.since_s >= self._patience.give_up_s:
             self._queue.task_done()
             if problem is not None:
-                self._state = replace(self._state, failed=self._state.failed + 1)
+                self._state = self._state._replace(failed=self._state.failed + 1)
                 log.warning("messages: %r by %s is given up: %s", letter.subject, self.name, problem)
             self._done(Delivery(letter, self.name, "" if problem is None else str(problem)))
             return
@@ -333,12 +330,12 @@ class Outbox:
         if self._state.failing_since_wall_s is not None:
             log.info("messages: %s delivers again", self.name)
         self._backoff.reset()
-        self._state = replace(self._state, delivered=self._state.delivered + 1, failing_since_wall_s=None, detail="")
+        self._state = self._state._replace(delivered=self._state.delivered + 1, failing_since_wall_s=None, detail="")
         return None
 
     def _failed(self, detail: str) -> None:
         """The log has one line for each beginning; the state has the newest reason."""
         if self._state.failing_since_wall_s is None:
             log.warning("messages: %s does not deliver: %s; it is tried again", self.name, detail)
-            self._state = replace(self._state, failing_since_wall_s=time.time())
-        self._state = replace(self._state, detail=detail)
+            self._state = self._state._replace(failing_since_wall_s=time.time())
+        self._state = self._state._replace(detail=detail)

@@ -7,7 +7,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -33,8 +32,7 @@ class IdleAction(StrEnum):
     END_LEASE = "end_lease"
 
 
-@dataclass(frozen=True, slots=True)
-class HeldIdle:
+class HeldIdle(NamedTuple):
     """A holder whose slots are all idle. `name` is that of the container, pod, job or command.
 
     `user` is empty for a pod. `account` is the name that is billed. `since_wall_s` is when it got its first slot; None

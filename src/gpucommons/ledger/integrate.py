@@ -5,7 +5,7 @@ The only clock is the one of the samples.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from gpucommons.model.accounts import Amounts, JobFigures, OwnerKey, SlotTime
@@ -135,8 +135,7 @@ UsageKey = tuple[int, Slot, Account]
 TimeKey = tuple[int, Slot]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Usage since the last batch. The keys start with the minute: Unix time divided by 60.
 
     `models` are the names of the GPUs' models, by the GPU's UUID; `jobs` has the accounts that are jobs or pods.
@@ -146,8 +145,8 @@ class Batch:
     slot_time: dict[TimeKey, SlotTime]
     gaps: tuple[Gap, ...] = ()
     seconds: float = 0.0
-    models: Mapping[str, str] = field(default_factory=dict)
-    jobs: Mapping[Account, JobFigures] = field(default_factory=dict)
+    models: Mapping[str, str] = {}
+    jobs: Mapping[Account, JobFigures] = {}
 
     def merged(self, later: Self) -> "Batch":
         usage, slot_time = dict(self.usage), dict(self.slot_time)

@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +75,7 @@ class LedgerWriter:
     def start(self, begun: Moment) -> None:
         """Open the ledger and record this run, on the thread."""
         self._begun = begun
-        self.published = WriterState(replace(self.published.state, begun=True))
+        self.published = WriterState(self.published.state._replace(begun=True))
         self._thread.submit(self._work)
 
     @property
@@ -184,8 +183,7 @@ class LedgerWriter:
         if not self.state.writing:
             log.info("ledger %s: writing", self._path)
         self._publish(
-            replace(
-                self.state,
+            self.state._replace(
                 writing=True,
                 durable=True,
                 detail="",
@@ -205,7 +203,7 @@ class LedgerWriter:
             log.error("ledger %s: %s; the last hour is kept in memory and retried at each flush", self._path, error)
         durable = self._base is not None
         self._publish(
-            replace(self.state, writing=False, durable=durable, detail=detail, failures=self._failures_with(error))
+            self.state._replace(writing=False, durable=durable, detail=detail, failures=self._failures_with(error))
         )
 
     def _failures_with(self, error: LedgerError) -> dict[str, int]:
@@ -225,7 +223,7 @@ class LedgerWriter:
         """
         with self._wakeup:
             fresh = dict(self._volatile if self._base is None else self._base)
-            state = replace(state, backlog_s=self._backlog.seconds, lost_s=self._backlog.lost_s)
+            state = state._replace(backlog_s=self._backlog.seconds, lost_s=self._backlog.lost_s)
         for key, served in (self.totals or {}).items():
             now = fresh.get(key, served)
             fresh[key] = Totals(now.amounts.at_least(served.amounts), max(now.last_wall_s, served.last_wall_s))
@@ -250,7 +248,7 @@ class LedgerWriter:
         # The backup may have an earlier state of this run: a run of its own shows where the gap ends.
         self._run, self._gap_reason = new_run(), RESTORED
         self._begun = self._written_until or self._begun
-        self._publish(replace(self.state, failures=self._failures_with(error)))
+        self._publish(self.state._replace(failures=self._failures_with(error)))
         try:
             self._write_backlog()
         except LedgerError as again:
@@ -285,7 +283,7 @@ class LedgerWriter:
         self._drop_store()
         log.error("ledger %s: deleted or replaced while in use; continued with the counters in memory", self._path)
         error = LedgerError("replaced", "deleted or replaced while in use")
-        self._publish(replace(self.state, failures=self._failures_with(error)))
+        self._publish(self.state._replace(failures=self._failures_with(error)))
 
     def _maybe_prune(self, store: Store, until: Moment) -> None:
         """Once an hour, by the earliest date that the clock has shown: a clock that jumps ahead deletes nothing."""

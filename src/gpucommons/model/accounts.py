@@ -1,7 +1,6 @@
 """The ledger and its accounts at an instant: what each owner and job was billed, and what that costs."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import NamedTuple, Self
 
@@ -108,8 +107,7 @@ class OwnerKey(NamedTuple):
     namespace: str
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerState:
+class LedgerState(NamedTuple):
     """`begun`: the node has slots to keep accounts of. `writing`: the last flush reached the disk.
     `durable`: the published counters survive a crash.
 
@@ -121,11 +119,11 @@ class LedgerState:
     writing: bool = False
     durable: bool = False
     detail: str = "not opened yet"
-    failures: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = {}
     last_flush_wall_s: float | None = None
     backlog_s: float = 0.0
     lost_s: float = 0.0
-    gap_ns: Mapping[str, int] = field(default_factory=dict)
+    gap_ns: Mapping[str, int] = {}
     file_bytes: int | None = None
     disk_free_bytes: int | None = None
 
@@ -136,8 +134,7 @@ class HoldingQuota(NamedTuple):
     gpu_equivalents: float
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerReading:
+class LedgerReading(NamedTuple):
     """The state of the ledger and the counters of recent owners; `totals` is None until the ledger was read.
 
     `hidden_over_quota`: users over their quota that the viewer may not see. They count, without their names.
@@ -145,7 +142,7 @@ class LedgerReading:
 
     ledger: LedgerState
     totals: Mapping[OwnerKey, Amounts] | None
-    quotas: Mapping[str, HoldingQuota] = field(default_factory=dict)
+    quotas: Mapping[str, HoldingQuota] = {}
     event_log_writing: bool = True
     hidden_over_quota: int = 0
 
@@ -153,8 +150,7 @@ class LedgerReading:
 PERIODS = ("today", "7d", "30d")
 
 
-@dataclass(frozen=True, slots=True)
-class PeriodAccounts:
+class PeriodAccounts(NamedTuple):
     """What was billed in [since_s, until_s), one row for each name. `slot_time` is set for rows by GPU only.
 
     `charges` has what the rows cost at `prices`; a row that is not in it has no held time.
@@ -165,8 +161,8 @@ class PeriodAccounts:
     until_s: int
     rows: Mapping[str, Amounts]
     slot_time: Mapping[str, SlotTime] | None = None
-    gap_ns: Mapping[str, int] = field(default_factory=dict)
-    charges: Mapping[str, Charge] = field(default_factory=dict)
+    gap_ns: Mapping[str, int] = {}
+    charges: Mapping[str, Charge] = {}
     prices: Prices = NO_PRICES
 
     @property
@@ -212,17 +208,16 @@ class MonthKey(NamedTuple):
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class AccountsReading:
+class AccountsReading(NamedTuple):
     """`by_period` is by user, for each of PERIODS. `held_today_ns` divides today's held time by owner and GPU.
 
     `months` has what was billed in this month, and in the first week of a month also that of the last one, at
     `prices`: the sums that a fleet is made of.
     """
 
-    by_period: Mapping[str, PeriodAccounts] = field(default_factory=dict)
-    held_today_ns: Mapping[HeldKey, int] = field(default_factory=dict)
-    months: Mapping[MonthKey, Billed] = field(default_factory=dict)
+    by_period: Mapping[str, PeriodAccounts] = {}
+    held_today_ns: Mapping[HeldKey, int] = {}
+    months: Mapping[MonthKey, Billed] = {}
     prices: Prices = NO_PRICES
 
 
@@ -262,8 +257,7 @@ class JobFigures(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class JobUsage:
+class JobUsage(NamedTuple):
     """All that was billed under the name of one job. `figures` is None where only an older release has billed it.
 
     `models` are the names of the GPUs' models, by the GPU's UUID.
@@ -272,4 +266,4 @@ class JobUsage:
     name: str
     usage: Mapping[tuple[Slot, Account], Amounts]
     figures: JobFigures | None = None
-    models: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str] = {}

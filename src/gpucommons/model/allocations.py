@@ -4,7 +4,6 @@ An owner holds a slot through a container, a pod, a job or a plain process. The 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -94,8 +93,7 @@ class SlotUsage(NamedTuple):
     holders_known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class UsageSample:
+class UsageSample(NamedTuple):
     """Every slot that was read at one instant. Durations use the monotonic clock, dates the wall clock.
 
     `models` are the names of the GPUs' models, by the GPU's UUID; `requests` those of leases, by the job's name.
@@ -104,8 +102,8 @@ class UsageSample:
     monotonic_ns: int
     wall_s: float
     slots: tuple[SlotUsage, ...]
-    models: Mapping[str, str] = field(default_factory=dict)
-    requests: Mapping[str, JobRequest] = field(default_factory=dict)
+    models: Mapping[str, str] = {}
+    requests: Mapping[str, JobRequest] = {}
 
 
 # Which owner holds which slot at an instant, through a container, pod, job or plain process.
@@ -135,8 +133,7 @@ class Access(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(NamedTuple):
     """One workload on one slot. `share` is its billed part of the slot's time, in billionths: 0 for a workload that
     may use the slot, as with `--gpus all`, but does not. Usage is None where it is unknown.
 
@@ -210,8 +207,7 @@ class SlotInfo(NamedTuple):
     processes_known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationReading:
+class AllocationReading(NamedTuple):
     """`complete` is False while a source of holders that answered before does not answer."""
 
     slots: tuple[SlotInfo, ...]
@@ -237,8 +233,7 @@ class SlotState(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotStatus:
+class SlotStatus(NamedTuple):
     """`why` is a sentence for LOST and UNKNOWN. `hidden_holders` counts those that the viewer may not see.
 
     `since_wall_s` is when it was last taken, freed or lost; None if that was before the agent started and is not known.

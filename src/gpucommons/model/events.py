@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -72,15 +71,14 @@ class BadLine(StrEnum):
     TOO_LONG = "too_long"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened. `user` is empty where it concerns no single user; `id` is set by `Numbering`."""
 
     wall_s: float
     type: str
     user: str = ""
     source: str = ""
-    details: Mapping[str, object] = field(default_factory=dict)
+    details: Mapping[str, object] = {}
     id: str = ""
 
 
@@ -173,7 +171,7 @@ class Numbering:
             time = iso_time(event.wall_s)
             self._number = self._number + 1 if time == self._time else 0
             self._time = time
-            yield replace(event, id=f"{time}-{self._number:03}")
+            yield event._replace(id=f"{time}-{self._number:03}")
 
 
 def _wall_s(value: object) -> float | None:
@@ -193,14 +191,13 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class EventsReading:
+class EventsReading(NamedTuple):
     """The last 24 h of DS01's event log. `behind_bytes` is not read yet; `rotations_lost` counts rotations after
     which the unread end of the file was not found."""
 
     counts_24h: Mapping[str, int]
     lines: int = 0
-    bad_lines: Mapping[str, int] = field(default_factory=dict)
+    bad_lines: Mapping[str, int] = {}
     behind_bytes: int = 0
     rotations_lost: int = 0
 
@@ -214,8 +211,7 @@ class EventLogReading(NamedTuple):
 # The alerts that are firing, from Alertmanager.
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(NamedTuple):
     """`state` is active or suppressed (silenced or inhibited). `fingerprint` is its identity."""
 
     fingerprint: str
@@ -224,7 +220,7 @@ class Alert:
     state: str
     starts_wall_s: float | None
     summary: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
 
 
 class AlertsReading(NamedTuple):

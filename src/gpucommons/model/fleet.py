@@ -68,8 +68,7 @@ class FleetSlot(NamedTuple):
     parked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FleetView:
+class FleetView(NamedTuple):
     """`nodes` are in the order of their names; `slots` are free ones first."""
 
     time_wall_s: float
@@ -106,15 +105,14 @@ class FleetBy(StrEnum):
     MONTH = "month"
 
 
-@dataclass(frozen=True, slots=True)
-class FleetBilled:
+class FleetBilled(NamedTuple):
     """What all nodes billed under one name. `costs` is by currency, as far as nodes have prices.
 
     `unpriced_s` is held time without a price on nodes that have prices. Memory is not part of the amounts.
     """
 
     amounts: Amounts = NOTHING
-    costs: Mapping[str, float] = field(default_factory=dict)
+    costs: Mapping[str, float] = {}
     unpriced_s: float = 0.0
 
     def plus(self, other: Self) -> "FleetBilled":
@@ -126,8 +124,7 @@ class FleetBilled:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FleetMonth:
+class FleetMonth(NamedTuple):
     """A calendar month of all nodes, by user and group."""
 
     name: str

@@ -4,7 +4,7 @@ A GPU is identified by its UUID; a missing reading is None.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -210,8 +210,7 @@ class MigMemory(NamedTuple):
     reserved_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class MigInstance:
+class MigInstance(NamedTuple):
     """One MIG device: a compute instance within a GPU instance.
 
     Memory, GPM and placement belong to the GPU instance and are common to its compute instances: sum them over
@@ -243,19 +242,18 @@ class MigInstance:
         return self.memory is not None or self.gpm is not None
 
 
-@dataclass(frozen=True, slots=True)
-class XidRecord:
+class XidRecord(NamedTuple):
     """The XID errors of one GPU since the agent started. Unless it is `watched`, zero errors means unknown.
 
     `recent` counts those of the last hour, by second of the wall clock and code.
     """
 
     watched: bool = False
-    counts: Mapping[int, int] = field(default_factory=dict)
+    counts: Mapping[int, int] = {}
     last_code: int | None = None
     last_wall_s: float | None = None
-    events: Mapping[str, int] = field(default_factory=dict)
-    recent: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    events: Mapping[str, int] = {}
+    recent: Mapping[tuple[int, int], int] = {}
 
 
 class XidLine(NamedTuple):
@@ -271,8 +269,7 @@ class XidLine(NamedTuple):
     program: str
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLogReading:
+class KernelLogReading(NamedTuple):
     """The newest lines about XIDs."""
 
     lines: tuple[XidLine, ...] = ()
@@ -296,8 +293,7 @@ class XidProgram(NamedTuple):
     is_certain: bool
 
 
-@dataclass(frozen=True, slots=True)
-class XidProgramsReading:
+class XidProgramsReading(NamedTuple):
     """Those of the last hour. `hidden` are XIDs, as GPU and code, that hit a program that the viewer may not see."""
 
     programs: tuple[XidProgram, ...] = ()
@@ -307,8 +303,7 @@ class XidProgramsReading:
 _NO_READINGS = GpuReadings()
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU, present or lost: `up` is False once it has fallen off the bus; then it has no readings."""
 
     identity: GpuIdentity
@@ -320,7 +315,7 @@ class Gpu:
     processes: tuple[GpuProcess, ...] | None = None
     mig_enabled: bool | None = None
     mig: tuple[MigInstance, ...] = ()
-    xid: XidRecord = field(default_factory=XidRecord)
+    xid: XidRecord = XidRecord()
     # The number of compute slices while MIG is enabled: 7 on an H200, 4 on an A30.
     mig_slices: int | None = None
     # MIG devices that the driver lists without ids; they are not in `mig`.
@@ -370,8 +365,7 @@ class LaneMove(NamedTuple):
     lane: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuReading(NamedTuple):
     """One pass over all GPUs: present ones by index, then lost ones. Counts are since the agent started."""
 
     driver_version: str
@@ -381,12 +375,12 @@ class GpuReading:
     expected: int
     present: int
     connections: int = 1
-    lane_moves: Mapping[LaneMove, int] = field(default_factory=dict)
+    lane_moves: Mapping[LaneMove, int] = {}
     slow_calls: tuple[LaneMove, ...] = ()
-    samples_dropped: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    call_failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    samples_dropped: Mapping[tuple[str, str], int] = {}
+    call_failures: Mapping[tuple[str, str], int] = {}
     # NVML's state of the NVLink connection of each pair of GPUs, by their UUIDs, when the session began; 0: it works.
-    peer_links: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    peer_links: Mapping[tuple[str, str], int] = {}
     # PCI addresses of NVIDIA GPUs that the driver does not list.
     unlisted: tuple[str, ...] = ()
 
@@ -394,12 +388,11 @@ class GpuReading:
         return (gpu for gpu in self.gpus if gpu.up)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationRatios:
+class AllocationRatios(NamedTuple):
     """One ratio for every GPU, ratios by GPU index, or both: then the one by index takes precedence."""
 
     everywhere: float | None = None
-    by_gpu_index: Mapping[int, float] = field(default_factory=dict)
+    by_gpu_index: Mapping[int, float] = {}
 
     def of(self, gpu_index: int) -> float | None:
         return self.by_gpu_index.get(gpu_index, self.everywhere)

@@ -4,7 +4,6 @@ A value that was not read is None, never 0.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 # The host's CPU, memory and pressure at an instant. A value that was not read is None, never 0.
@@ -36,8 +35,7 @@ class SystemActivity(NamedTuple):
     processes_blocked: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class CpuReading:
+class CpuReading(NamedTuple):
     """`utilization_ratio` is None until two reads of the counters exist. `core_times` is by the core's number."""
 
     cores: int
@@ -45,18 +43,17 @@ class CpuReading:
     load_5m: float | None
     load_15m: float | None
     utilization_ratio: float | None
-    core_times: Mapping[str, CoreTimes] = field(default_factory=dict)
+    core_times: Mapping[str, CoreTimes] = {}
     activity: SystemActivity | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReading:
+class MemoryReading(NamedTuple):
     """`sizes` and `counts` hold every field by the kernel's name: those in bytes, and those without a unit."""
 
     total_bytes: int
     available_bytes: int | None
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = {}
+    counts: Mapping[str, int] = {}
 
 
 class PressureLine(NamedTuple):
@@ -116,12 +113,11 @@ class Chip(NamedTuple):
     sensors: tuple[Sensor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CpuThrottles:
+class CpuThrottles(NamedTuple):
     """Throttling events of each core (by package and core number) and of each package since boot."""
 
-    cores: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    packages: Mapping[str, int] = field(default_factory=dict)
+    cores: Mapping[tuple[str, str], int] = {}
+    packages: Mapping[str, int] = {}
 
 
 class HardwareReading(NamedTuple):
@@ -145,8 +141,7 @@ class ReadRun(NamedTuple):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(NamedTuple):
     """One line of /proc/diskstats. `counters` are its numbers in the kernel's order; older kernels have fewer.
 
     `properties` are those of udev, such as ID_MODEL; empty without udev.
@@ -156,7 +151,7 @@ class Disk:
     major: int
     minor: int
     counters: tuple[int, ...]
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = {}
 
 
 class LinkCounters(NamedTuple):
@@ -263,8 +258,7 @@ class SoftnetCounters(NamedTuple):
     squeezed: int
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkDevice:
+class NetworkDevice(NamedTuple):
     """The files of one device in /sys/class/net, by name: those with a number, and those with a text."""
 
     numbers: Mapping[str, int]
@@ -278,8 +272,7 @@ class Bond(NamedTuple):
     active: int
 
 
-@dataclass(frozen=True, slots=True)
-class Raid:
+class Raid(NamedTuple):
     """A software RAID of /proc/mdstat. `state` is active, inactive, recovering, resyncing or checking."""
 
     name: str
@@ -292,8 +285,7 @@ class Raid:
     blocks_synced: int
 
 
-@dataclass(frozen=True, slots=True)
-class KernelReading:
+class KernelReading(NamedTuple):
     vmstat: Mapping[str, int] | None = None
     disks: tuple[Disk, ...] | None = None
     links: Mapping[str, LinkCounters] | None = None
@@ -310,7 +302,7 @@ class KernelReading:
     devices: Mapping[str, NetworkDevice] | None = None
     bonds: Mapping[str, Bond] | None = None
     raids: tuple[Raid, ...] | None = None
-    runs: Mapping[str, ReadRun] = field(default_factory=dict)
+    runs: Mapping[str, ReadRun] = {}
 
 
 # The mounted file systems at an instant: size and free space.
@@ -351,8 +343,7 @@ class TextSample(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class TextFamily:
+class TextFamily(NamedTuple):
     """`type` is counter, gauge, histogram, summary or untyped. `help` is empty if the file has none."""
 
     name: str
@@ -361,11 +352,10 @@ class TextFamily:
     samples: tuple[TextSample, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TextFilesReading:
+class TextFilesReading(NamedTuple):
     """`families` are those of all files, one per name. `modified_s` has the time of each file that was read, in whole
     seconds; `problems` has what is wrong with a directory or a file, by its path."""
 
     families: tuple[TextFamily, ...] = ()
-    modified_s: Mapping[str, int] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
+    modified_s: Mapping[str, int] = {}
+    problems: Mapping[str, str] = {}

@@ -1,7 +1,6 @@
 """The escalation of idle holders at an instant: the messages of each user, and the channels that deliver them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -29,8 +28,7 @@ class IdleMessage(NamedTuple):
     over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelState:
+class ChannelState(NamedTuple):
     """Counted since the agent started. `failing_since_wall_s` is None while messages can be delivered."""
 
     name: str
@@ -51,8 +49,7 @@ class IdleEvent(NamedTuple):
     details: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class IdleReading:
+class IdleReading(NamedTuple):
     """`steps` counts the steps taken since the agent started. `messages` are newest first; `events` are the last ones.
 
     `recorded`: the record, which outlives the agent, can be written.
@@ -61,7 +58,7 @@ class IdleReading:
     after_s: float
     action: str = "none"
     idle_holders: int = 0
-    steps: Mapping[IdleStep, int] = field(default_factory=dict)
+    steps: Mapping[IdleStep, int] = {}
     messages: tuple[IdleMessage, ...] = ()
     channels: tuple[ChannelState, ...] = ()
     events: tuple[IdleEvent, ...] = ()

@@ -4,7 +4,7 @@ MPS daemons of leases are part of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -38,8 +38,7 @@ class MpsEvent(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class MpsReading:
+class MpsReading(NamedTuple):
     """`unavailable` is why MPS cannot be used, empty where it can. `events` are the latest, in order.
 
     `starts`, `failures` and `deaths` are counted since the agent started.
@@ -153,8 +152,7 @@ class SlotBlocker(NamedTuple):
         return f"GPU {self.slot} is held by {holder}{idle}"
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseWait:
+class LeaseWait(NamedTuple):
     """`position` is 1 for the request that comes next. `start_s` is the start that the queue plans with; None: never.
 
     `is_guess`: a lease ahead has no time limit, and no lease has ended yet that shows how long it may last. `room_s` is
@@ -205,8 +203,7 @@ class Trespasser(NamedTuple):
     overdue: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseCounters:
+class LeaseCounters(NamedTuple):
     """Counted since the agent started. `lost`: the client went away without ending its lease or its request.
 
     `expired`: the client did not end its lease at its time limit.
@@ -241,8 +238,7 @@ class LeaseQuotaUse(NamedTuple):
         return f"{self.whose}: {'; '.join(parts)}"
 
 
-@dataclass(frozen=True, slots=True)
-class LeasesReading:
+class LeasesReading(NamedTuple):
     """`off_reason` is why no lease is given, empty where leases are given. `slots` are names by UUID.
 
     `waiting` is in the order in which the requests are served. `no_shows` are the last reservations that were released
@@ -254,24 +250,23 @@ class LeasesReading:
     """
 
     off_reason: str = ""
-    slots: Mapping[str, str] = field(default_factory=dict)
+    slots: Mapping[str, str] = {}
     leases: tuple[Lease, ...] = ()
     waiting: tuple[tuple[LeaseRequest, LeaseWait], ...] = ()
     reservations: tuple[Reservation, ...] = ()
     trespassers: tuple[Trespasser, ...] = ()
     no_shows: tuple[Reservation, ...] = ()
-    counters: LeaseCounters = field(default_factory=LeaseCounters)
+    counters: LeaseCounters = LeaseCounters()
     recorded: bool = True
-    clients: Mapping[str, ProcessKey] = field(default_factory=dict)
+    clients: Mapping[str, ProcessKey] = {}
     mps: MpsReading | None = None
-    ready_s: Mapping[str, float] = field(default_factory=dict)
-    held_reservations: Mapping[str, tuple[SlotBlocker, ...]] = field(default_factory=dict)
-    quotas: Mapping[str, tuple[LeaseQuotaUse, ...]] = field(default_factory=dict)
+    ready_s: Mapping[str, float] = {}
+    held_reservations: Mapping[str, tuple[SlotBlocker, ...]] = {}
+    quotas: Mapping[str, tuple[LeaseQuotaUse, ...]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class TrespassReport:
+class TrespassReport(NamedTuple):
     """The leases whose GPUs each process uses without a lease, as of `as_of_s` of the monotonic clock."""
 
-    leases: Mapping[ProcessKey, frozenset[str]] = field(default_factory=dict)
+    leases: Mapping[ProcessKey, frozenset[str]] = {}
     as_of_s: float = 0.0

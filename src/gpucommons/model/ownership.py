@@ -177,8 +177,7 @@ class GpuAccount(NamedTuple):
     power_error_milliwatts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(NamedTuple):
     """The attribution of one GPU reading. `view` says which processes are visible to the agent."""
 
     processes: tuple[ProcessShare, ...]

@@ -112,8 +112,7 @@ class ProcessIdentity:
     user_namespace: UserNamespace | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PidFacts:
+class PidFacts(NamedTuple):
     """What a procfs shows about its pid namespace. None if it could not be read."""
 
     procfs: str
@@ -154,8 +153,7 @@ class ProcessContext(NamedTuple):
     ancestors: tuple[ProcessKey, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLineReading:
+class CommandLineReading(NamedTuple):
     """The command lines of the processes on GPUs, each cut to a bounded length."""
 
-    by_key: Mapping[ProcessKey, tuple[str, ...]] = field(default_factory=dict)
+    by_key: Mapping[ProcessKey, tuple[str, ...]] = {}

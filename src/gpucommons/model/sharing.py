@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -132,8 +132,7 @@ class KeptReading(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class ParkingReading:
+class ParkingReading(NamedTuple):
     """`unavailable` is why nothing can be parked, empty where it can. `events` are the latest, in order.
 
     `parks` and `wakes` are counted since the agent started, `refusals` by reason. `expected_rooms` is when a request
@@ -149,8 +148,8 @@ class ParkingReading:
     events: tuple[ParkEvent, ...] = ()
     parks: int = 0
     wakes: int = 0
-    refusals: Mapping[str, int] = field(default_factory=dict)
-    expected_rooms: Mapping[str, float] = field(default_factory=dict)
+    refusals: Mapping[str, int] = {}
+    expected_rooms: Mapping[str, float] = {}
     arrivals: tuple[ArrivalReading, ...] = ()
     arrivals_held: int = 0
     arrivals_waited_s: float = 0.0
@@ -323,8 +322,7 @@ class PauserReading(NamedTuple):
     held_back_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SharingReading:
+class SharingReading(NamedTuple):
     """`departed` are the last rows of disconnected clients, kept for `metrics_stale_ttl_s`.
 
     `share_programs` is whose plain programs take turns: off, own or all. `left_alone` are those that do not.
@@ -353,8 +351,7 @@ class SharingReading:
     pauser: PauserReading | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn of a client. `end_wall_s` is None while it runs; `uid` is the user of the client."""
 
     id: str

@@ -5,7 +5,7 @@ The state of each source, and the agent's own cost, are readings like the others
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpucommons.model.accounts import AccountsReading, LedgerReading
@@ -102,8 +102,7 @@ class AgentReading(NamedTuple):
 # Everything the agent knows at one instant, as one immutable value. All outputs are derived from it.
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
+class Readings(NamedTuple):
     """The newest reading of each source; None if the source is down or absent."""
 
     cpu: CpuReading | None = None
@@ -145,12 +144,11 @@ class Readings:
     text_files: TextFilesReading | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     sequence: int
     monotonic_s: float
     wall_s: float
     hostname: str
     scenario: str | None = None
-    readings: Readings = field(default_factory=Readings)
-    sources: Mapping[str, SourceState] = field(default_factory=dict)
+    readings: Readings = Readings()
+    sources: Mapping[str, SourceState] = {}

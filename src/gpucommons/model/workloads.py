@@ -4,7 +4,7 @@ A container is identified by its full id, a pod by its UID.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
@@ -43,8 +43,7 @@ class DeviceRequest:
     device_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(NamedTuple):
     """One container, running or not. Renaming changes `name`, restarting `init_pid` and `started_wall_s`.
 
     `visible_devices` is its NVIDIA_VISIBLE_DEVICES: None if unset, which differs from the empty string. `devices` are
@@ -56,7 +55,7 @@ class Container:
     runtime: str
     state: ContainerState
     image: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     init_pid: int | None = None
     created_wall_s: float | None = None
     started_wall_s: float | None = None
@@ -113,8 +112,7 @@ IDLE_LABEL = "gpucommons.idle"
 KEPT_ANNOTATIONS = (*QUOTA_ANNOTATIONS, CLASS_ANNOTATION, IDLE_LABEL)
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(NamedTuple):
     """One pod. `labels` holds only the allow-listed ones, `annotations` only KEPT_ANNOTATIONS.
 
     The API knows a static pod by the UID of its mirror pod, while its cgroup contains `config_hash`, 32 hex digits.
@@ -125,20 +123,19 @@ class Pod:
     name: str
     namespace: str
     phase: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    containers: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    containers: Mapping[str, str] = {}
     config_hash: str | None = None
     priority_class: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodReading:
+class PodReading(NamedTuple):
     """This node's pods, by each identifier that a process's cgroup may contain."""
 
     by_uid: Mapping[str, Pod]
-    by_config_hash: Mapping[str, Pod] = field(default_factory=dict)
-    by_container_id: Mapping[str, Pod] = field(default_factory=dict)
+    by_config_hash: Mapping[str, Pod] = {}
+    by_container_id: Mapping[str, Pod] = {}
 
     @classmethod
     def of(cls, pods: Iterable[Pod]) -> "PodReading":
@@ -257,11 +254,10 @@ class MappedJob(NamedTuple):
 JobPlace = tuple[int, int | None]
 
 
-@dataclass(frozen=True, slots=True)
-class JobMappingReading:
+class JobMappingReading(NamedTuple):
     """`problems` has one line for each file that could not be used completely."""
 
-    jobs: Mapping[JobPlace, tuple[MappedJob, ...]] = field(default_factory=dict)
+    jobs: Mapping[JobPlace, tuple[MappedJob, ...]] = {}
     problems: tuple[str, ...] = ()
 
     def ids(self, gpu_index: int, gpu_instance_id: int | None) -> tuple[str, ...]:
@@ -277,11 +273,10 @@ class JobHostUse(NamedTuple):
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobHostReading:
+class JobHostReading(NamedTuple):
     """By the id of the job."""
 
-    by_id: Mapping[str, JobHostUse] = field(default_factory=dict)
+    by_id: Mapping[str, JobHostUse] = {}
 
 
 # The users of a node at an instant: names, groups, CPU and memory of their slices, SSH sessions.
@@ -296,17 +291,16 @@ class UserSlice(NamedTuple):
     memory_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class UsersReading:
+class UsersReading(NamedTuple):
     """`group_of` is the group that a user is billed under; `members` are all users of each group.
 
     `ssh_sessions` is None if the system has neither utmp nor logind. `container_uids` is the uid of the first process
     of each running container.
     """
 
-    names: Mapping[int, str] = field(default_factory=dict)
-    group_of: Mapping[str, str] = field(default_factory=dict)
-    members: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    names: Mapping[int, str] = {}
+    group_of: Mapping[str, str] = {}
+    members: Mapping[str, frozenset[str]] = {}
     slices: tuple[UserSlice, ...] = ()
     ssh_sessions: Mapping[str, int] | None = None
-    container_uids: Mapping[str, int] = field(default_factory=dict)
+    container_uids: Mapping[str, int] = {}

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from gpucommons.model.gpu import GpuReading
@@ -124,7 +123,7 @@ class AttributionStage:
             self._attribution = self._attributor.attribute(*inputs)
             self._folded = inputs
         contexts = self._describe(inputs[1], readings.command_lines)
-        return replace(readings, attribution=self._attribution, process_contexts=contexts)
+        return readings._replace(attribution=self._attribution, process_contexts=contexts)
 
     def _describe(self, table: IdentityTable, lines: CommandLineReading | None) -> Mapping[ProcessKey, ProcessContext]:
         """While the command lines cannot be read, the last known ones stay: a process keeps its name."""

@@ -4,7 +4,6 @@ Claims change only when one of these does, and are computed then, not at every s
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 from typing import NamedTuple
@@ -75,22 +74,21 @@ class Claims(NamedTuple):
     unmanaged: tuple[UnmanagedContainer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimInputs:
+class ClaimInputs(NamedTuple):
     """The inputs of claims. `process_users` are the users of containers that are known only from their processes,
     by container id; `job_users` those of batch jobs, by job id: uid and name."""
 
     table: SlotTable
-    containers: Mapping[str, Container] = field(default_factory=dict)
+    containers: Mapping[str, Container] = {}
     ds01: Ds01Reading | None = None
     pods: PodReading | None = None
     pod_devices: PodDevicesReading | None = None
-    replicas: Mapping[str, int] = field(default_factory=dict)
-    users: UsersReading = field(default_factory=UsersReading)
-    process_users: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    replicas: Mapping[str, int] = {}
+    users: UsersReading = UsersReading()
+    process_users: Mapping[str, tuple[int, str]] = {}
     job_mapping: JobMappingReading | None = None
-    job_users: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    rules: OwnerRules = field(default_factory=OwnerRules)
+    job_users: Mapping[str, tuple[int, str]] = {}
+    rules: OwnerRules = OwnerRules()
     leases: tuple[Lease, ...] = ()
 
 

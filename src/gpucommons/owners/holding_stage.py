@@ -6,7 +6,6 @@ Claims are computed again only if a container, a pod, the layout of the GPUs or 
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.gpu import MigInstance
@@ -77,12 +76,12 @@ class AllocationStage:
         # While no GPU is read, the use of the slots is not known.
         if readings.gpus is not None:
             reading = self._with_idle_times(reading, kept_waiting(readings.sharing, readings.leases))
-        readings = replace(readings, allocations=reading)
+        readings = readings._replace(allocations=reading)
         slots, pasts = judge(readings, self._past_slots, self._wall())
         # While no GPU is read, the past is kept.
         if slots is not None:
             self._past_slots = pasts
-        return replace(readings, slots=slots)
+        return readings._replace(slots=slots)
 
     def _with_idle_times(self, reading: AllocationReading, waiting: frozenset[int]) -> AllocationReading:
         now_s = self._monotonic()

@@ -6,7 +6,6 @@ A site's own rules are regular expressions on container name, image, labels and 
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from gpucommons.model.ownership import Owner, OwnerKind, Workload
@@ -96,12 +95,11 @@ class OwnerRules(NamedTuple):
     site: tuple[SiteRule, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A process whose owner is to be found. `delegated`: it runs in a cgroup tree that its user may write."""
 
     workload: Workload
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     delegated: bool = False
 
 

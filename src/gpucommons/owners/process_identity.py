@@ -6,7 +6,6 @@ container the driver reports pids of another namespace.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -114,16 +113,15 @@ class SeenProcess(NamedTuple):
     key: ProcessKey | None
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityTable:
+class IdentityTable(NamedTuple):
     """The identities of one pass and of the pass before it, whose GPU reading may still be in use.
 
     `by_pid` overrides the keys: the identity, or the reason why there is none, of a pid without a key or with the
     key of a process that has ended.
     """
 
-    by_key: Mapping[ProcessKey, ProcessIdentity] = field(default_factory=dict)
-    by_pid: Mapping[int, ProcessIdentity | Reason] = field(default_factory=dict)
+    by_key: Mapping[ProcessKey, ProcessIdentity] = {}
+    by_pid: Mapping[int, ProcessIdentity | Reason] = {}
     view: PidView = NOT_READ_YET
 
     def find(self, pid: int, key: ProcessKey | None) -> ProcessIdentity | Reason:

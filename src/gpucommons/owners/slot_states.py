@@ -5,7 +5,6 @@ Pure; what was judged before and the time are parameters.
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gpucommons.model.allocations import (
@@ -107,8 +106,8 @@ def judge_idle(
             rows.append(allocation)
         else:
             periods[key] = period._replace(processes=_identity(allocation))
-            rows.append(replace(allocation, idle_s=period.length_s))
-    return replace(reading, allocations=tuple(rows)), periods
+            rows.append(allocation._replace(idle_s=period.length_s))
+    return reading._replace(allocations=tuple(rows)), periods
 
 
 def _period_that_continues(allocation: Allocation, period: IdlePeriod | None) -> IdlePeriod | None:
@@ -224,8 +223,7 @@ def _dated(status: SlotStatus, gpu: Gpu, pasts: Pasts | None, now_wall_s: float)
     if started and (since_wall_s is None or min(started) < since_wall_s):
         since_wall_s = min(started)
     total, free = _memory(gpu, status.slot)
-    dated = replace(
-        status,
+    dated = status._replace(
         since_wall_s=since_wall_s,
         idle_s=shortest_idle_s(status.holders) if status.state is SlotState.HELD_IDLE else None,
         memory_total_bytes=total,

@@ -1,7 +1,6 @@
 """The container, pod, job, unit and user of a process, and how each was found. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpucommons.model.ownership import Place, PodPlace, Workload
@@ -16,14 +15,13 @@ _POD_UID, _POD_NAME = "io.kubernetes.pod.uid", "io.kubernetes.pod.name"
 _POD_NAMESPACE, _POD_CONTAINER = "io.kubernetes.pod.namespace", "io.kubernetes.container.name"
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What is known of the node besides the process. `pods` is None while Kubernetes does not answer."""
 
-    containers: Mapping[str, Container] = field(default_factory=dict)
+    containers: Mapping[str, Container] = {}
     pods: PodReading | None = None
-    pods_by_place: Mapping[Place, tuple[PodLabels, ...]] = field(default_factory=dict)
-    user_names: Mapping[int, str] = field(default_factory=dict)
+    pods_by_place: Mapping[Place, tuple[PodLabels, ...]] = {}
+    user_names: Mapping[int, str] = {}
 
 
 class Resolved(NamedTuple):

@@ -8,7 +8,6 @@ GPU is remembered for a while. Those on the GPUs are only looked up when an XID 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -100,7 +99,7 @@ class XidProgramStage:
             self._take_only_program(event)
         while self._found and now_s - self._found[0].wall_s > RECENT_S:
             self._found.popleft()
-        return replace(readings, xid_programs=XidProgramsReading(tuple(self._found)))
+        return readings._replace(xid_programs=XidProgramsReading(tuple(self._found)))
 
     def _remember(self, readings: Readings, now_s: float) -> None:
         if readings.attribution is not None:

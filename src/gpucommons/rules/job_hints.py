@@ -4,7 +4,7 @@ A hint is given only where the figures show a cause. A short job gets none: its 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_HINTS = 2
 _SHORTEST_S = 60.0
@@ -15,8 +15,7 @@ _LITTLE_MEMORY = 0.5
 _WORTH_BYTES = 4 * _GIB
 
 
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
+class JobOutcome(NamedTuple):
     """`judged_s` are the GPU-seconds of which it is known whether the GPU was used; `idle_ratio` is the idle part of
     them. The causes are parts of the idle time. Memory is that of one GPU. None is not known.
     """

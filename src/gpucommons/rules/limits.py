@@ -8,7 +8,6 @@ Every number is one that the snapshot has. Where a reading is missing, its quest
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -55,8 +54,7 @@ class ProgramLimit(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
+class _Program(NamedTuple):
     """One process on one GPU or MIG device, and what the snapshot has about both.
 
     `sm_ratio` and `others` are parts of the GPU, or of the MIG device where it has one.

@@ -134,11 +134,10 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
     if viewer.sees_all:
         return snapshot
     if viewer.sees_names:
-        return replace(snapshot, readings=_with_names(snapshot.readings, viewer))
+        return snapshot._replace(readings=_with_names(snapshot.readings, viewer))
     readings = snapshot.readings
     own = _own_keys(readings.attribution, viewer)
-    return replace(
-        snapshot,
+    return snapshot._replace(
         readings=Readings(
             cpu=readings.cpu,
             memory=readings.memory,
@@ -193,8 +192,8 @@ def _with_names(readings: Readings, viewer: Viewer) -> Readings:
 def _named_idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
     """The viewer's own messages. The detail of a channel may name the address of another user."""
     own = tuple(message for message in reading.messages if viewer.user is not None and message.user == viewer.user)
-    channels = tuple(replace(channel, detail="") for channel in reading.channels)
-    return replace(reading, messages=own, channels=channels, events=())
+    channels = tuple(channel._replace(detail="") for channel in reading.channels)
+    return reading._replace(messages=own, channels=channels, events=())
 
 
 def _named_events(log: EventLogReading, viewer: Viewer) -> EventLogReading:
@@ -205,7 +204,7 @@ def _named_event(event: Event, viewer: Viewer) -> Event:
     """The sentence of another user's event may hold an address, or a line of a log."""
     if not event.user or event.user == viewer.user:
         return event
-    return replace(event, details={name: value for name, value in event.details.items() if name != "sentence"})
+    return event._replace(details={name: value for name, value in event.details.items() if name != "sentence"})
 
 
 def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
@@ -225,7 +224,7 @@ def fleet_accounts_hidden_from(viewer: Viewer) -> Hidden | None:
 def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
     if viewer.sees_accounts:
         return view
-    return replace(view, slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
+    return view._replace(slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
 
 
 def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
@@ -245,8 +244,7 @@ def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
         return sharing
     clients = tuple(_client(client, viewer) for client in sharing.clients)
     names = {real.client_id: shown.client_id for real, shown in zip(sharing.clients, clients, strict=True)}
-    return replace(
-        sharing,
+    return sharing._replace(
         gpus=tuple(_gpu_sharing(gpu, names) for gpu in sharing.gpus),
         clients=clients,
         departed=(),
@@ -259,8 +257,7 @@ def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
 
 def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
     """Other users' parked programs are shown without names; what happened to them is not shown."""
-    return replace(
-        reading,
+    return reading._replace(
         programs=tuple(_parked(program, viewer) for program in reading.programs),
         events=tuple(event for event in reading.events if viewer.uid is not None and event.uid == viewer.uid),
         expected_rooms={},
@@ -296,15 +293,13 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
     if viewer.sees_all:
         return reading
     if viewer.sees_names:
-        return replace(
-            reading,
+        return reading._replace(
             leases=tuple(replace(lease, request=_named_request(lease.request, viewer)) for lease in reading.leases),
             waiting=tuple((_named_request(request, viewer), wait) for request, wait in reading.waiting),
             mps=None if reading.mps is None else _mps(reading.mps, viewer),
         )
     own = {lease.request.id for lease in reading.leases if lease.request.uid == viewer.uid}
-    return replace(
-        reading,
+    return reading._replace(
         leases=tuple(replace(lease, request=_request(lease.request, viewer)) for lease in reading.leases),
         waiting=tuple((_request(request, viewer), _wait(request, wait, viewer)) for request, wait in reading.waiting),
         reservations=tuple(_reservation(reservation, viewer) for reservation in reading.reservations),
@@ -329,8 +324,7 @@ def _blocker(blocker: SlotBlocker, viewer: Viewer) -> SlotBlocker:
 
 def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
     """A daemon for all users has no user; its log may name programs of others."""
-    return replace(
-        reading,
+    return reading._replace(
         daemons=tuple(daemon for daemon in reading.daemons if daemon.user in ("", viewer.user)),
         events=tuple(event for event in reading.events if event.user and event.user == viewer.user),
     )
@@ -347,7 +341,7 @@ def _request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
 def _wait(request: LeaseRequest, wait: LeaseWait, viewer: Viewer) -> LeaseWait:
     """The detail of a quota names its user or group."""
     blockers = tuple(_blocker(blocker, viewer) for blocker in wait.blockers)
-    return replace(wait, blockers=blockers, detail=wait.detail if request.uid == viewer.uid else "")
+    return wait._replace(blockers=blockers, detail=wait.detail if request.uid == viewer.uid else "")
 
 
 def _reservation(reservation: Reservation, viewer: Viewer) -> Reservation:
@@ -439,7 +433,7 @@ def _slots(reading: SlotsReading, viewer: Viewer) -> SlotsReading:
 
 def _slot(status: SlotStatus, viewer: Viewer) -> SlotStatus:
     own = tuple(holder for holder in status.holders if viewer.user is not None and holder.account.user == viewer.user)
-    return replace(status, holders=own, hidden_holders=len(status.holders) - len(own))
+    return status._replace(holders=own, hidden_holders=len(status.holders) - len(own))
 
 
 def _gpu_sharing(gpu: GpuSharing, names: Mapping[str, str]) -> GpuSharing:
@@ -475,7 +469,7 @@ def _turn(turn: Turn, viewer: Viewer) -> Turn:
     if viewer.uid is not None and turn.uid == viewer.uid:
         return turn
     name = pseudonym(turn.client_id)
-    return replace(turn, id=f"{name}.{turn.id.rpartition('.')[2]}", client_id=name, label=name, uid=-1)
+    return turn._replace(id=f"{name}.{turn.id.rpartition('.')[2]}", client_id=name, label=name, uid=-1)
 
 
 def pseudonym(client_id: str) -> str:

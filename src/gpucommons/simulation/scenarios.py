@@ -6,7 +6,6 @@ Scenario faults is the lab in which GPUs and sources fail and come back.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from gpucommons.model.events import EventsReading
 from gpucommons.model.gpu import RECENT_S, Gpu, GpuReading, XidRecord
@@ -63,11 +62,11 @@ class FaultyGpus:
         reading = self._lab.at(elapsed_s)
         gpus = list(reading.gpus)
         gpus[HOT_GPU] = _hot(gpus[HOT_GPU])
-        gpus[XID_GPU] = replace(gpus[XID_GPU], xid=self._burst(elapsed_s))
+        gpus[XID_GPU] = gpus[XID_GPU]._replace(xid=self._burst(elapsed_s))
         gpus[LOST_GPU] = self._lost(gpus[LOST_GPU], elapsed_s)
         # Lost GPUs come after the present ones, as in the real source.
         gpus.sort(key=lambda gpu: not gpu.up)
-        return replace(reading, gpus=tuple(gpus), present=sum(gpu.up for gpu in gpus))
+        return reading._replace(gpus=tuple(gpus), present=sum(gpu.up for gpu in gpus))
 
     def _burst(self, elapsed_s: float) -> XidRecord:
         """Twelve XIDs in half a minute, every day; each fourth has the other code."""
@@ -104,7 +103,7 @@ class FaultyGpus:
         if LOST_FROM_S <= of_day_s < LOST_UNTIL_S:
             return Gpu(gpu.identity, False, lost_wall_s, "gpu_is_lost", xid=xid)
         returned_s = last_s + LOST_UNTIL_S - LOST_FROM_S
-        return replace(gpu, since_wall_s=self._lab.started_wall_s + returned_s, xid=xid)
+        return gpu._replace(since_wall_s=self._lab.started_wall_s + returned_s, xid=xid)
 
 
 def _hot(gpu: Gpu) -> Gpu:
@@ -116,7 +115,7 @@ def _hot(gpu: Gpu) -> Gpu:
         throttle_mask=_HW_THERMAL_SLOWDOWN | _HW_SLOWDOWN,
     )
     samples = tuple(sample._replace(throttle_mask=_HW_THERMAL_SLOWDOWN | _HW_SLOWDOWN) for sample in gpu.clock_samples)
-    return replace(gpu, readings=readings, clock_samples=samples)
+    return gpu._replace(readings=readings, clock_samples=samples)
 
 
 # The scenarios that `--simulate` knows, by name.

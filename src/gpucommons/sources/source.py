@@ -8,17 +8,15 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from gpucommons.base.backoff import Backoff
 
 # A source: what is read, how and how often. And the exceptions that a read raises when it has no reading.
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """`read` returns a `produces` for the field `feeds` of Readings. To wrap a source, replace its `read`.
 
     A "thread" source may block: it has its own daemon thread, so that a hung read costs only its own reading. Sources

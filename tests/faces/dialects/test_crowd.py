@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -93,7 +92,7 @@ def test_clients_beyond_the_limit_share_a_series_that_keeps_the_sums(
     monkeypatch.setattr(crowd.within_limit, "__defaults__", (100_000,))
     # Of other rows, since the families of the same ones are kept.
     others = tuple(row._replace(turns=row.turns + 1) for row in sharing.clients)
-    unlimited, all_counts = sums(replace(sharing, clients=others), part)
+    unlimited, all_counts = sums(sharing._replace(clients=others), part)
     assert max(all_counts.values()) == 4003
     # Two more: the overflow on each of the two GPUs.
     assert max(counts.values()) == MAX_OF_OWNER + 3 + 2
@@ -123,7 +122,7 @@ def test_a_client_that_calls_itself_overflow_is_counted_once() -> None:
 def test_departed_clients_count_towards_the_limit() -> None:
     rows = tuple(client(number, GREEDY) for number in range(MAX_OF_OWNER))
     gone = tuple(client(number, GREEDY) for number in range(MAX_OF_OWNER, 2 * MAX_OF_OWNER))
-    totals, counts = sums(replace(reading(list(rows), True), departed=gone), nvshare)
+    totals, counts = sums(reading(list(rows), True)._replace(departed=gone), nvshare)
     assert counts["nvshare_client_info"] == MAX_OF_OWNER + 2
     assert totals["nvshare_client_info"] == 2 * MAX_OF_OWNER
 
@@ -135,8 +134,7 @@ def crowded_gpus() -> Snapshot:
     assert readings.attribution is not None
     shares = readings.attribution.processes
     listed = [
-        replace(
-            gpu,
+        gpu._replace(
             processes=tuple(
                 GpuProcess(share.pid, share.key, "compute", 1000 + share.pid, share.pid % 5, 1, 0, 0)
                 for share in shares
@@ -145,7 +143,7 @@ def crowded_gpus() -> Snapshot:
         )
         for gpu in readings.gpus.gpus
     ]
-    return snapshot_of(replace(readings, gpus=replace(readings.gpus, gpus=tuple(listed))))
+    return snapshot_of(readings._replace(gpus=readings.gpus._replace(gpus=tuple(listed))))
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_pod_labels_and_the_uid_are_options() -> None:
 
 
 def test_the_hostname_and_blanks_can_be_left_out() -> None:
-    gpus = tuple(replace(gpu, identity=replace(gpu.identity, name="NVIDIA  H200 x")) for gpu in GPUS)
+    gpus = tuple(gpu._replace(identity=replace(gpu.identity, name="NVIDIA  H200 x")) for gpu in GPUS)
     reading = GpuReading("580", "13", "13.0", gpus, 3, 3)
     options = DcgmOptions(hostname_label="none", dashes_in_model_name=True)
     snapshot = Snapshot(0, 0.0, 0.0, "host", readings=Readings(gpus=reading))

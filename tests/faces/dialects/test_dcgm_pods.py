@@ -1,7 +1,5 @@
 """dcgm's pod and job labels: the only pod of a GPU, each pod with shared = "per_pod", and each mapped job."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given as any_of
 from hypothesis import strategies as st
@@ -102,8 +100,7 @@ def attributed(*shares: ProcessShare) -> Attribution:
 
 
 def test_per_pod_utilization_and_memory_have_values_of_pods_and_of_the_gpu() -> None:
-    running = replace(
-        GPUS[0],
+    running = GPUS[0]._replace(
         processes=(
             GpuProcess(1, None, "compute", 20 * MIB + 5, 30),
             GpuProcess(2, None, "compute", 10 * MIB, 12),
@@ -141,7 +138,7 @@ def test_per_pod_utilization_and_memory_have_values_of_pods_and_of_the_gpu() -> 
 
 def test_per_pod_an_unknown_value_is_absent() -> None:
     assert set(by_pod("DCGM_FI_DEV_GPU_UTIL")) == {(f"GPU-{i}", None, None) for i in range(3)}, "no attribution"
-    unknown = replace(GPUS[0], processes=(GpuProcess(1, None, "compute", None, None),))
+    unknown = GPUS[0]._replace(processes=(GpuProcess(1, None, "compute", None, None),))
     readings = {
         "gpus": GpuReading("580", "13", "13.0", (unknown, *GPUS[1:]), 3, 3),
         "attribution": attributed(share(1, "a")),
@@ -153,8 +150,7 @@ def test_per_pod_an_unknown_value_is_absent() -> None:
 
 # -- jobs
 
-SPLIT = replace(
-    GPUS[0],
+SPLIT = GPUS[0]._replace(
     mig_enabled=True,
     mig=tuple(
         MigInstance(f"MIG-{gi}", gi, 0, "3g.40gb", 3, 3, 48, 40 * MIB, memory=MigMemory(40 * MIB, gi * MIB, 0, 0))
@@ -185,7 +181,7 @@ def test_each_job_of_a_gpu_has_its_series() -> None:
 
 
 def test_per_pod_a_mig_device_has_memory_but_no_utilization() -> None:
-    running = replace(SPLIT, processes=(GpuProcess(1, None, "compute", 3 * MIB, None, gpu_instance_id=1),))
+    running = SPLIT._replace(processes=(GpuProcess(1, None, "compute", 3 * MIB, None, gpu_instance_id=1),))
     given_to = tuple(
         PodDevices("ml", pod, "main", (DeviceId(uuid, mig_uuid=uuid),))
         for pod, uuid in (("busy", "MIG-1"), ("idle", "MIG-2"))

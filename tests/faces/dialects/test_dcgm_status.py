@@ -1,6 +1,5 @@
 """DCGM_EXP_GPU_HEALTH_STATUS and DCGM_EXP_P2P_STATUS, from readings and from the fake driver."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def health(one: Gpu) -> dict[str, tuple[str, float]]:
 
 
 def with_readings(**values: int) -> Gpu:
-    return replace(gpu(0), readings=GpuReadings(**values), clock_samples=())
+    return gpu(0)._replace(readings=GpuReadings(**values), clock_samples=())
 
 
 @pytest.mark.parametrize(
@@ -54,9 +53,9 @@ def test_heat_is_a_warning_for_a_minute() -> None:
     assert health(with_readings(throttle_mask=0x4)) == {"THERMAL": ("DCGM_FR_OK", 0)}
     assert health(with_readings(throttle_mask=0x44)) == {"THERMAL": ("DCGM_FR_CLOCK_THROTTLE_THERMAL", 10)}
     cool = with_readings(throttle_mask=0)
-    recent = replace(cool, clock_samples=(ClockSample(NOW - 59, 0x20),))
+    recent = cool._replace(clock_samples=(ClockSample(NOW - 59, 0x20),))
     assert health(recent)["THERMAL"] == ("DCGM_FR_CLOCK_THROTTLE_THERMAL", 10)
-    assert health(replace(cool, clock_samples=(ClockSample(NOW - 61, 0x20),)))["THERMAL"] == ("DCGM_FR_OK", 0)
+    assert health(cool._replace(clock_samples=(ClockSample(NOW - 61, 0x20),)))["THERMAL"] == ("DCGM_FR_OK", 0)
 
 
 def test_what_was_not_read_is_not_healthy() -> None:

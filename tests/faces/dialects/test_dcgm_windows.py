@@ -1,7 +1,5 @@
 """DCGM_EXP_*: counts in the window by XID or clock event, and one series with 0 for an empty window."""
 
-from dataclasses import replace
-
 import pytest
 
 from attribution.builders import gpu, reading
@@ -38,8 +36,7 @@ def clock_events(one: Gpu, **options: int) -> dict[tuple[str | None, str], float
 
 
 SECOND = int(NOW)
-TROUBLED = replace(
-    gpu(0),
+TROUBLED = gpu(0)._replace(
     xid=XidRecord(
         True,
         {31: 9, 79: 1},
@@ -57,21 +54,21 @@ def test_xids_are_counted_in_a_window_of_five_minutes() -> None:
 
 
 def test_an_empty_window_is_0_and_an_unwatched_gpu_is_absent() -> None:
-    assert xids(replace(gpu(0), xid=XidRecord(True, {31: 1}, 31, NOW - 9000, recent={(SECOND - 900, 31): 1}))) == {
+    assert xids(gpu(0)._replace(xid=XidRecord(True, {31: 1}, 31, NOW - 9000, recent={(SECOND - 900, 31): 1}))) == {
         (None, "300000"): 0
     }
-    assert xids(replace(gpu(0), xid=XidRecord(False))) == {}
+    assert xids(gpu(0)._replace(xid=XidRecord(False))) == {}
 
 
 def test_a_lost_gpu_keeps_its_xids_but_has_no_clock_events() -> None:
-    lost = replace(TROUBLED, up=False, clock_samples=(ClockSample(NOW, 4),))
+    lost = TROUBLED._replace(up=False, clock_samples=(ClockSample(NOW, 4),))
     assert xids(lost) == {("31", "300000"): 5, ("79", "300000"): 1}
     assert clock_events(lost) == {}
 
 
 def test_clock_events_are_counted_by_sample() -> None:
     samples = ((NOW - 301, 0x4), (NOW - 270, 0x4 | 0x40), (NOW - 30, 0x1), (NOW, 0x4 | 0x200))
-    one = replace(gpu(0), clock_samples=tuple(ClockSample(*sample) for sample in samples))
+    one = gpu(0)._replace(clock_samples=tuple(ClockSample(*sample) for sample in samples))
     five = "300000"
     assert clock_events(one) == {("power_cap", five): 2, ("hw_thermal", five): 1, ("gpu_idle", five): 1}
     assert clock_events(one, clock_events_window_ms=600_000)[("power_cap", "600000")] == 3
@@ -82,18 +79,18 @@ NAMES = "gpu_idle clocks_setting power_cap hw_slowdown sync_boost sw_thermal hw_
 
 @pytest.mark.parametrize(("bit", "name"), list(enumerate(NAMES.split())))
 def test_clock_events_have_dcgm_exporters_names(bit: int, name: str) -> None:
-    one = replace(gpu(0), clock_samples=(ClockSample(NOW, 1 << bit),))
+    one = gpu(0)._replace(clock_samples=(ClockSample(NOW, 1 << bit),))
     assert clock_events(one) == {(name, "300000"): 1}
 
 
 def test_full_clocks_are_0_and_a_window_without_samples_is_absent() -> None:
-    assert clock_events(replace(gpu(0), clock_samples=(ClockSample(NOW, 0),))) == {(None, "300000"): 0}
-    assert clock_events(replace(gpu(0), clock_samples=(ClockSample(NOW - 301, 4),))) == {}
+    assert clock_events(gpu(0)._replace(clock_samples=(ClockSample(NOW, 0),))) == {(None, "300000"): 0}
+    assert clock_events(gpu(0)._replace(clock_samples=(ClockSample(NOW - 301, 4),))) == {}
 
 
 def test_times_in_the_future_are_outside_the_window() -> None:
-    later = replace(
-        gpu(0), clock_samples=(ClockSample(NOW + 60, 4),), xid=XidRecord(True, recent={(SECOND + 60, 31): 1})
+    later = gpu(0)._replace(
+        clock_samples=(ClockSample(NOW + 60, 4),), xid=XidRecord(True, recent={(SECOND + 60, 31): 1})
     )
     assert clock_events(later) == {}
     assert xids(later) == {(None, "300000"): 0}

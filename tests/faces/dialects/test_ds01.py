@@ -1,6 +1,5 @@
 """The ds01 dialect: every metric with its labels. An unexpected value does not remove other series."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,7 +80,7 @@ def test_a_gpu_is_a_slot_or_has_slots() -> None:
 
 
 def test_a_gpu_that_cannot_be_split_is_a_slot() -> None:
-    older = replace(gpu(0), mig_enabled=None)
+    older = gpu(0)._replace(mig_enabled=None)
     assert len(family(series(readings(gpus=(older,))), "ds01_gpu_slot_info")) == 1
 
 
@@ -91,17 +90,17 @@ def mapping(*gpus: Gpu) -> dict[tuple[tuple[str, str], ...], float]:
 
 def test_the_mapping_of_mig_devices_to_dcgm() -> None:
     first, second = SPLIT.mig
-    unread = replace(second, gpm=None, memory=None)
+    unread = second._replace(gpm=None, memory=None)
     assert mapping(gpu(0), SPLIT) == {(("mapped", "2"), ("unmapped", "0")): 1}
-    assert mapping(replace(SPLIT, mig=(first, unread))) == {(("mapped", "1"), ("unmapped", "1")): 0}
-    assert mapping(replace(SPLIT, mig_without_id=1)) == {(("mapped", "2"), ("unmapped", "1")): 0}
+    assert mapping(SPLIT._replace(mig=(first, unread))) == {(("mapped", "1"), ("unmapped", "1")): 0}
+    assert mapping(SPLIT._replace(mig_without_id=1)) == {(("mapped", "2"), ("unmapped", "1")): 0}
     assert mapping(gpu(0)) == {}, "without MIG there is nothing to map"
-    assert mapping(replace(SPLIT, mig=())) == {}, "nor without MIG devices"
+    assert mapping(SPLIT._replace(mig=())) == {}, "nor without MIG devices"
 
 
-@pytest.mark.parametrize("reading", [replace(SPLIT.mig[1], gpm=None, memory=None), SPLIT.mig[1]])
+@pytest.mark.parametrize("reading", [SPLIT.mig[1]._replace(gpm=None, memory=None), SPLIT.mig[1]])
 def test_a_device_is_mapped_if_the_dcgm_dialect_has_a_series_for_it(reading: MigInstance) -> None:
-    given = readings(gpus=(replace(SPLIT, mig=(reading,)),))
+    given = readings(gpus=(SPLIT._replace(mig=(reading,)),))
     snapshot = Snapshot(0, 0.0, 0.0, "host", readings=AllocationStage()(given))
     body, _ = Exposition(lambda: snapshot, [DCGM]).metrics("dcgm", False, gzip=False)
     served = any(("GPU_I_ID", "5") in labels for _, labels in parsed(body.decode()))
@@ -159,11 +158,11 @@ def test_the_root_of_a_protected_container_is_not_a_user() -> None:
     tool = docker("tool", labels={"ds01.monitoring": "false"})
     ids = dict.fromkeys((exporter.id, named.id, tool.id), 0)
     users = UsersReading(names={0: "root"}, container_uids=ids)
-    found = series(replace(lab(exporter, named), users=users))
+    found = series(lab(exporter, named)._replace(users=users))
     assert value(found, "ds01_containers_total", status="running", interface="docker") == 2
     for name in ("mig_allocated", "gpus_allocated", "gpu_equivalents", "containers_count"):
         assert {dict(labels)["user"] for labels in family(found, f"ds01_user_{name}")} == {"alice", "bob", "ops"}
-    assert value(series(replace(lab(tool), users=users)), "ds01_user_containers_count", user="root") == 0, (
+    assert value(series(lab(tool)._replace(users=users)), "ds01_user_containers_count", user="root") == 0, (
         "not protected"
     )
 
@@ -214,7 +213,7 @@ def test_an_unexpected_interface_or_name_removes_no_series() -> None:
 
 
 def test_two_containers_of_one_name_make_no_duplicate() -> None:
-    found = series(readings(managed("same", "alice", "0"), replace(managed("same", "alice", "0"), id="f" * 64)))
+    found = series(readings(managed("same", "alice", "0"), managed("same", "alice", "0")._replace(id="f" * 64)))
     assert len(family(found, "ds01_gpu_allocated")) == 1
 
 
@@ -274,7 +273,7 @@ def test_users_groups_and_sessions() -> None:
         (UserSlice("alice", "staff", 12.5, 100), UserSlice("4711", "", None, 7)),
         {"alice": 2, "bob": 1},
     )
-    found = series(replace(lab(), users=users))
+    found = series(lab()._replace(users=users))
     assert value(found, "ds01_ssh_sessions_active", user="alice") == 2
     assert value(found, "ds01_ssh_sessions_total") == 3
     assert value(found, "ds01_user_group_info", user="alice", group="staff") == 1
@@ -282,7 +281,7 @@ def test_users_groups_and_sessions() -> None:
     assert value(found, "ds01_user_cpu_usage_seconds_total", user="alice", group="staff") == 12.5
     assert value(found, "ds01_user_memory_current_bytes", user="4711") == 7
     assert value(found, "ds01_user_cpu_usage_seconds_total", user="4711") is None
-    unrecorded = series(replace(lab(), users=replace(users, ssh_sessions=None)))
+    unrecorded = series(lab()._replace(users=users._replace(ssh_sessions=None)))
     assert value(unrecorded, "ds01_ssh_sessions_total") == 0, "as who prints no line"
     assert family(unrecorded, "ds01_ssh_sessions_active") == {}
 
@@ -294,7 +293,7 @@ def test_the_disk() -> None:
 
 def test_values_that_were_not_read_are_absent() -> None:
     assert series(Readings()) == {}
-    without_docker = series(replace(lab(), docker=None))
+    without_docker = series(lab()._replace(docker=None))
     assert "ds01_containers_total" not in {name for name, _ in without_docker}
 
 
@@ -302,8 +301,7 @@ def test_every_metric_of_the_catalogue_can_be_served() -> None:
     users = UsersReading(
         {}, {"alice": "staff"}, {"staff": frozenset({"alice"})}, (UserSlice("alice", "staff", 1, 1),), {"alice": 1}
     )
-    everything = replace(
-        lab(docker("bare", devices=("/dev/nvidia0",))),
+    everything = lab(docker("bare", devices=("/dev/nvidia0",)))._replace(
         users=users,
         events=EventsReading({"gpu.allocated": 1}),
         ds01=Ds01Reading((), 3, 2, 1),

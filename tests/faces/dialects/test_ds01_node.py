@@ -6,7 +6,6 @@ equivalents of MIG devices, ds01_user_mig_allocated (of older exporters) and ds0
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from sources.people.test_utmp import record
 
 NOW_S = 1_795_000_000.0
 DAY_S = 86_400
-GPUS = (gpu(0), gpu(1), replace(gpu(2, mig=(mig_instance(3, 2, 0.5, 2), mig_instance(9, 1, 0.5, 2))), mig_slices=7))
+GPUS = (gpu(0), gpu(1), gpu(2, mig=(mig_instance(3, 2, 0.5, 2), mig_instance(9, 1, 0.5, 2)))._replace(mig_slices=7))
 EVENTS = {
     "maintenance.idle_kill": 3,
     "resource.oom_kill": 2,

@@ -121,13 +121,13 @@ def gpu(**changes: object) -> Gpu:
         nvlink_rates=NvLinkRates(36_999.0, {link: 1000.0 * link + 999.9 for link in range(18)}),
         clock_samples=(ClockSample(NOW - 1, 0x4),),
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return base._replace(**changes)  # type: ignore[arg-type]
 
 
 def snapshot(*gpus: Gpu, **changes: object) -> Snapshot:
     present = sum(one.up for one in gpus)
     reading = GpuReading("580.1", "13.580.1", "13.0", gpus, expected=len(gpus), present=present)
-    return Snapshot(1, 0.0, NOW, "host", readings=Readings(gpus=replace(reading, **changes)))  # type: ignore[arg-type]
+    return Snapshot(1, 0.0, NOW, "host", readings=Readings(gpus=reading._replace(**changes)))  # type: ignore[arg-type]
 
 
 def series(dialect: Dialect, of: Snapshot) -> Series:
@@ -312,7 +312,7 @@ def test_a_process_in_two_instances_is_one_series_with_the_sum() -> None:
         GpuProcess(10, None, "compute", GIB, gpu_instance_id=1),
         GpuProcess(10, None, "compute", GIB, gpu_instance_id=2),
     )
-    split = snapshot(replace(SPLIT, processes=rows))
+    split = snapshot(SPLIT._replace(processes=rows))
     assert values(NODE, split, "gpu_process_memory_bytes") == [2 * GIB]
     assert values(NVSHARE, split, "nvshare_gpu_process_count") == [1]
 

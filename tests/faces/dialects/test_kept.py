@@ -1,6 +1,5 @@
 """Clients that did not change keep their families and their bytes; any change is served."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,9 +57,9 @@ def test_a_client_that_changes_is_served(
     family = of_clients(part, sharing, name)
     renderer = FamilyRenderer(family.metric)
     before = [bytes(renderer.render(family).lines) for _ in range(3)]
-    assert of_clients(part, replace(sharing, clients=rows()), name) is family
+    assert of_clients(part, sharing._replace(clients=rows()), name) is family
     *others, last = rows()
-    changed = of_clients(part, replace(sharing, clients=(*others, last._replace(**change))), name)
+    changed = of_clients(part, sharing._replace(clients=(*others, last._replace(**change))), name)
     after = bytes(renderer.render(changed).lines)
     assert before[0] == before[1] == before[2] != after
     assert [value for _, value in changed.points].count(5) == 1
@@ -71,7 +70,7 @@ def test_departed_clients_are_compared_as_well() -> None:
     sharing = reading(list(rows()), True)
     name = "nvshare_client_info"
     before = of_clients(nvshare, sharing, name)
-    after = of_clients(nvshare, replace(sharing, departed=(client(77, 1000),)), name)
+    after = of_clients(nvshare, sharing._replace(departed=(client(77, 1000),)), name)
     assert len(after.points) == len(before.points) + 1
 
 

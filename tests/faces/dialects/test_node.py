@@ -1,7 +1,5 @@
 """The node dialect: its users' names, labels and types, and nothing where nothing was read."""
 
-from dataclasses import replace
-
 from gpucommons.faces.dialects.node import NODE
 from gpucommons.faces.exposition.exposition import Exposition
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuProcess, GpuReading
@@ -48,7 +46,7 @@ def test_every_gpu_process_is_shown_however_idle() -> None:
     process = GpuProcess(9, ProcessKey(9, 1), "compute", None)
     gone = GpuProcess(8, ProcessKey(8, 1), "compute", None)
     gpu = Gpu(GpuIdentity("GPU-1", 0, "H200", "0:0"), True, 0.0, processes=(process, gone))
-    found = parsed(page(replace(full(), gpus=GpuReading("580", "13", "13.0", (gpu,), 1, 1))))
+    found = parsed(page(full()._replace(gpus=GpuReading("580", "13", "13.0", (gpu,), 1, 1))))
     assert ("cpu_process_rss_bytes", (("name", "idle"), ("pid", "9"))) in found
     assert not [labels for _, labels in found if ("pid", "8") in labels], "a pid of another start time"
 

@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -204,7 +204,7 @@ def test_a_value_that_was_not_read_is_absent() -> None:
         "nvidia_smi_compute_apps_last_collect_success",
     }
     assert found["nvidia_smi_compute_apps_last_collect_success", ()] == 0, "the processes were not listed"
-    zero = replace(gpu, readings=GpuReadings(utilization_percent=0), processes=())
+    zero = gpu._replace(readings=GpuReadings(utilization_percent=0), processes=())
     found = of(Readings(gpus=GpuReading("580", "13", "13.0", (zero,), 1, 1)))
     assert found["nvidia_smi_utilization_gpu_ratio", (("uuid", "abc"),)] == 0
     assert found["nvidia_smi_compute_apps", (("uuid", "abc"),)] == 0

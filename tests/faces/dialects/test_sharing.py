@@ -1,6 +1,5 @@
 """The scheduler's state in nvshare's names and in ours, read back by Prometheus's own parser."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -256,16 +255,16 @@ def test_programs_are_counted_by_standing() -> None:
     clients = [
         one._replace(program="p", standing=each) for one, each in zip(sharing.clients[:4], standings, strict=True)
     ]
-    counted = points(replace(sharing, clients=(*clients, *sharing.clients[4:])), own.SHARING_PROGRAMS)
+    counted = points(sharing._replace(clients=(*clients, *sharing.clients[4:])), own.SHARING_PROGRAMS)
     shown = {"running": 1, "waiting": 1, "throttled": 0, "resting": 2, "stopped": 0, "left_alone": 2}
     assert counted == {(standing,): count for standing, count in shown.items()}
-    assert points(replace(sharing, share_programs="off"), own.SHARING_PROGRAMS) == {}
+    assert points(sharing._replace(share_programs="off"), own.SHARING_PROGRAMS) == {}
 
 
 def test_a_name_is_a_label_and_escaped() -> None:
     sharing = DemoNode(gpus=2).sharing(3.0)
     name = 'alice · "train\\".py (pid 4711)'
-    renamed = replace(sharing, clients=(sharing.clients[0]._replace(name=name), *sharing.clients[1:]))
+    renamed = sharing._replace(clients=(sharing.clients[0]._replace(name=name), *sharing.clients[1:]))
     (family,) = [family for family in families(renamed, own) if family.metric is own.BILLED]
     found = parsed(prometheus_head(own.BILLED) + str(FamilyRenderer(own.BILLED).render(family).lines, "utf-8"))
     assert name in {dict(labels)["name"] for _, labels in found}

@@ -1,7 +1,6 @@
 """The pod metrics of k8s-vgpu-monitor, without its errors."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -33,7 +32,7 @@ def snapshot(*gpus: Gpu, identities: tuple[ProcessIdentity, ...], **readings: ob
     gpu_reading = reading(*gpus)
     attribution = Attributor().attribute(gpu_reading, table(*identities), Surroundings(pods=PODS))
     base = Readings(gpus=gpu_reading, attribution=attribution)
-    return Snapshot(1, 0.0, 0.0, "host", readings=replace(base, **readings))  # type: ignore[arg-type]
+    return Snapshot(1, 0.0, 0.0, "host", readings=base._replace(**readings))  # type: ignore[arg-type]
 
 
 def series(dialect: Dialect, taken: Snapshot) -> Mapping[str, Mapping[tuple[str, ...], float]]:
@@ -118,7 +117,7 @@ def test_a_pod_that_holds_a_gpu_without_a_process_uses_zero() -> None:
 
 
 def test_a_pod_that_has_ended_holds_nothing() -> None:
-    pods = PodReading.of([replace(pod(UIDS[0], "train", "ml"), phase="Succeeded")])
+    pods = PodReading.of([pod(UIDS[0], "train", "ml")._replace(phase="Succeeded")])
     taken = snapshot(gpu(0, []), identities=(), pods=pods, pod_devices=allocated(("ml", "train", (whole(0),))))
     assert all(not points for points in series(VGPU, taken).values())
 
@@ -130,11 +129,11 @@ def test_a_use_that_may_be_any_pods_makes_no_zero(like_the_program: bool) -> Non
     gone = snapshot(gpu(0, [gpu_process(9)]), identities=(), pod_devices=devices)
     hidden = [with_reason(gone, reason) for reason in (Reason.PROCESS_UNREADABLE, Reason.PID_NAMESPACE)]
     unnamed = snapshot(gpu(0, [gpu_process(7)]), identities=(in_pod(7, 3),), pod_devices=devices)
-    unlisted = snapshot(replace(gpu(0), processes=None), identities=(), pod_devices=devices)
+    unlisted = snapshot(gpu(0)._replace(processes=None), identities=(), pod_devices=devices)
     outside = snapshot(gpu(0, []), identities=(), pod_devices=devices)
     assert outside.readings.attribution is not None
-    namespaced = replace(outside.readings.attribution, view=PidView(PidScope.NAMESPACE, "elsewhere"))
-    elsewhere = replace(outside, readings=replace(outside.readings, attribution=namespaced))
+    namespaced = outside.readings.attribution._replace(view=PidView(PidScope.NAMESPACE, "elsewhere"))
+    elsewhere = outside._replace(readings=outside.readings._replace(attribution=namespaced))
     for taken in (*hidden, unnamed, unlisted, elsewhere):
         found = series(dialect, taken)
         assert not [labels for labels in found["pod_gpu_memory_used"] if labels[1] == "train"]
@@ -148,7 +147,7 @@ def with_reason(taken: Snapshot, reason: Reason) -> Snapshot:
     attribution = taken.readings.attribution
     assert attribution is not None
     processes = tuple(share._replace(reason=reason) for share in attribution.processes)
-    return replace(taken, readings=replace(taken.readings, attribution=replace(attribution, processes=processes)))
+    return taken._replace(readings=taken.readings._replace(attribution=attribution._replace(processes=processes)))
 
 
 def test_like_the_program_the_parts_of_a_pod_are_numbered_and_values_are_whole() -> None:

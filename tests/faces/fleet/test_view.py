@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -307,7 +306,7 @@ def test_the_order_of_the_rows_does_not_matter_for_the_states(answers: FleetAnsw
         chance.shuffle(mixed)
         return mixed
 
-    again = replace(answers, states=shuffled(answers.states), seen=shuffled(answers.seen))
+    again = answers._replace(states=shuffled(answers.states), seen=shuffled(answers.seen))
     first, second = fleet_view(answers, PAGE), fleet_view(again, PAGE)
     assert {(s.node, s.uuid): s.state for s in first.slots} == {(s.node, s.uuid): s.state for s in second.slots}
     assert {node.instance for node in first.nodes} == {node.instance for node in second.nodes}

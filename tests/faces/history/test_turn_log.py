@@ -1,7 +1,5 @@
 """The log of turns: they begin and end as the scheduler reports, and the log is bounded."""
 
-from dataclasses import replace
-
 from demo_node import DemoNode
 from gpucommons.faces.history.history import TurnLog
 from gpucommons.model.snapshot import Readings
@@ -50,7 +48,7 @@ def test_a_second_turn_of_the_same_client_is_another_turn() -> None:
         c._replace(turns=c.turns + 1, turn_s=0.5 if c.turn_s is not None else None) for c in sharing.clients
     )
     log.observe(snapshot_of(Readings(sharing=sharing), 0.0, wall_s=0.0))
-    log.observe(snapshot_of(Readings(sharing=replace(sharing, clients=clients)), 1.0, wall_s=0.0))
+    log.observe(snapshot_of(Readings(sharing=sharing._replace(clients=clients)), 1.0, wall_s=0.0))
     assert [turn.end_wall_s for turn in log.timeline[UUID]] == [1.0, None]
 
 

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 from hypothesis import given
@@ -24,7 +23,7 @@ ABSENT = SourceState("nvml", absent=True, detail="no NVIDIA driver", remedy="ins
 
 def snapshot_at_now(*sources: SourceState, scenario: str | None = None) -> Snapshot:
     """A snapshot of the instant NOW_S, independent of this machine's clock."""
-    return replace(snapshot_now(*sources, scenario=scenario), monotonic_s=NOW_S)
+    return snapshot_now(*sources, scenario=scenario)._replace(monotonic_s=NOW_S)
 
 
 def test_ready_when_the_essential_sources_are_fresh() -> None:

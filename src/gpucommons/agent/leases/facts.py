@@ -1,7 +1,6 @@
 """What a snapshot shows about the slots: free, used, allocated or lost; and which programs are on them. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from gpucommons.agent.sharing.lease_room import memory_of_leases, processes_on, rooms_kept
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
@@ -46,8 +45,7 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
     kept = rooms_kept(None if sharing is None else sharing.parking)
     memory, in_turns = memory_of_leases(readings), devices_in_turns(sharing)
     return tuple(
-        replace(
-            slot,
+        slot._replace(
             in_turns=slot.uuid in in_turns,
             used=memory.used_on(slot.uuid),
             parked=memory.parked_for(slot.uuid),

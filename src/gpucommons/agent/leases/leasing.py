@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,7 +168,7 @@ class Leasing:
         if server is None:
             raise SourceStarting("the lease service has not started")
         reading = server.service.reading
-        return reading if self._shows_own_pids else replace(reading, clients={})
+        return reading if self._shows_own_pids else reading._replace(clients={})
 
     def _facts(self, snapshot: Snapshot, service: LeaseService) -> LeaseFacts:
         readings = snapshot.readings

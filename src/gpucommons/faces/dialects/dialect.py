@@ -1,15 +1,13 @@
 """A dialect: a name, the port that its users scrape, its catalogue, and one pure function."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpucommons.faces.exposition.families import Family, Metric
 from gpucommons.model.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(NamedTuple):
     """`collect` yields families of the catalogue only; it may omit a family or yield an empty one. A metric that it
     yields in parts makes it run twice.
 

@@ -4,7 +4,7 @@ Pure, except that a month is read by a function that is given.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpucommons.base.periods import last_months, month
 from gpucommons.faces.documents.accounts import ROW, BilledRow
@@ -39,8 +39,7 @@ _NONE = "(none)"
 ReadMonth = Callable[[str], Awaitable[FleetMonth]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
+class _Report(NamedTuple):
     by: FleetBy
     months: tuple[FleetMonth, ...]
     rows: Mapping[str, FleetBilled]
@@ -123,7 +122,7 @@ def no_fleet() -> Json:
 def _seen_by(use: FleetMonth, viewer: Viewer) -> FleetMonth:
     if viewer.sees_accounts:
         return use
-    return replace(use, rows={key: billed for key, billed in use.rows.items() if key[0] == viewer.user})
+    return use._replace(rows={key: billed for key, billed in use.rows.items() if key[0] == viewer.user})
 
 
 def _report(by: FleetBy, months: tuple[FleetMonth, ...]) -> _Report:

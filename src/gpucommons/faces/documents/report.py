@@ -4,7 +4,7 @@ Pure, except that the ledger is read by a function that is given.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpucommons.base.periods import Period, parse_period
 from gpucommons.faces.documents.accounts import period_document, period_record
@@ -29,8 +29,7 @@ SCHEMA: Schema = record(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReportQuery:
+class ReportQuery(NamedTuple):
     """`name` is the period as it was given. With `user`, only what is billed to that name."""
 
     name: str
@@ -63,7 +62,7 @@ async def document(view: View, viewer: Viewer, query: ReportQuery, ledger: ReadL
     if viewer.sees_accounts:
         accounts = report(query, await ledger(query))
     elif viewer.user is not None and query.user in (None, viewer.user):
-        accounts = report(query, await ledger(replace(query, user=viewer.user)))
+        accounts = report(query, await ledger(query._replace(user=viewer.user)))
     return {**view.envelope(), "accounts": accounts}
 
 

@@ -5,7 +5,6 @@ Parked programs are a part of it: what is parked, since when, and how much host 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from gpucommons.faces.documents.schema import (
@@ -321,7 +320,7 @@ def turns_of(sharing: SharingReading, timeline: Timeline, only_uuid: str | None 
 
 def turn_pieces(sharing: SharingReading) -> Iterator[str]:
     """`turns_of` without past turns, as JSON text in pieces: each is made quickly, however many clients there are."""
-    whole = turns_of(replace(sharing, gpus=(), clients=()), {})
+    whole = turns_of(sharing._replace(gpus=(), clients=()), {})
     by_gpu = _by_gpu(sharing.clients)
     gpus = ((gpu.uuid, GPU.build(_GpuTurns(gpu, by_gpu.get(gpu.uuid, ()), ()))) for gpu in sharing.gpus)
     clients = ((client.client_id, CLIENT.build(client)) for client in sharing.clients)

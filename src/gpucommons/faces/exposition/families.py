@@ -20,8 +20,7 @@ class MetricType(StrEnum):
     UNTYPED = "untyped"
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramPoint:
+class HistogramPoint(NamedTuple):
     """`counts` are cumulative and one longer than the metric's `buckets`: the last is +Inf."""
 
     labels: LabelValues

@@ -5,7 +5,6 @@ sample lines, the costly part, are rendered once for both. Pure.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from operator import add
 from typing import Final, NamedTuple
@@ -66,8 +65,7 @@ class Heads(NamedTuple):
     openmetrics: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedFamily:
+class RenderedFamily(NamedTuple):
     """A family in UTF-8, and the number of series that were dropped as duplicates."""
 
     heads: Heads

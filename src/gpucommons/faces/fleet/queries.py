@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 # The PromQL of the fleet: what is read of all nodes, and of those that no longer answer. Pure.
@@ -217,15 +216,14 @@ def _not_a_vector() -> FleetError:
     return FleetError("Prometheus sent an answer that is not a vector; check fleet.prometheus_url")
 
 
-@dataclass(frozen=True, slots=True)
-class FleetAnswers:
+class FleetAnswers(NamedTuple):
     """The samples of each query; `readings` by metric.
 
     `selected`: a selector chooses the nodes, so every target that is down is one.
     """
 
     time_wall_s: float
-    readings: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    readings: Mapping[str, Sequence[Sample]] = {}
     states: Sequence[Sample] = ()
     seen: Sequence[Sample] = ()
     down: Sequence[Sample] = ()

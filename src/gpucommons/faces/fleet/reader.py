@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpucommons.base.http_client import get_chunks
 from gpucommons.base.periods import month
@@ -27,8 +27,7 @@ _MAX_BYTES = 64 * 2**20
 _PASSWORD = re.compile(r"//[^/@]*@")
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSource:
+class FleetSource(NamedTuple):
     """`url` is that of a Prometheus, or of a program with its API. `page_pattern` is the setting `fleet.page_url`."""
 
     url: str
@@ -57,7 +56,7 @@ class FleetSource:
                 self._remembered(queries.SLOT_STATE, queries.STATE_LABELS, silent, store),
                 self._remembered(queries.GPU_INFO, queries.READINGS[queries.GPU_INFO], silent, store),
             )
-            answers = replace(answers, remembered_states=remembered_states, remembered_gpus=remembered_gpus)
+            answers = answers._replace(remembered_states=remembered_states, remembered_gpus=remembered_gpus)
         return fleet_view(answers, self.page_pattern)
 
     async def read_month(self, name: str, now_s: float) -> FleetMonth:

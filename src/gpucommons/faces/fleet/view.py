@@ -7,8 +7,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from gpucommons.base.address import host_of, page_address
 from gpucommons.base.text import parse_decimal
@@ -24,8 +24,7 @@ from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 _UNNAMED = "(no instance label)"
 
 
-@dataclass(frozen=True, slots=True)
-class FleetTargets:
+class FleetTargets(NamedTuple):
     """`node_of` maps each target that answers to the target that stands for its node.
 
     `silent` has the targets that do not answer. `last_seen` is when a target's last snapshot was taken, if that was
@@ -174,8 +173,7 @@ def _nodes(answers: FleetAnswers, targets: FleetTargets, page_pattern: str) -> I
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Readings:
+class _Readings(NamedTuple):
     """The readings of slots and GPUs that answer, by metric (and kind, where it has one), node and UUID."""
 
     values: Mapping[tuple[str, str], Mapping[Key, float]]

@@ -6,7 +6,7 @@ Readings are columns of floats. All of it is bounded.
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.model.gpu import Gpu
 from gpucommons.model.host import Pressure
@@ -48,8 +48,7 @@ Key = tuple[str, str]
 """(NODE or a GPU's UUID, name of the series)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Columns of one series on one grid. The first value covers `start_wall_s` to one step later."""
 
     step_s: float

@@ -6,7 +6,7 @@ Queried only for a range that memory does not cover. The answer is checked: an u
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.base.http_client import get_json
 from gpucommons.faces.history.history import NODE, NODE_SERIES, Window
@@ -42,8 +42,7 @@ class PrometheusError(Exception):
     """One line for the viewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeGrid:
+class TimeGrid(NamedTuple):
     start_s: float
     step_s: float
     length: int

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -35,8 +34,7 @@ class MpsStep(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class MpsDaemon:
+class MpsDaemon(NamedTuple):
     """`since_s` is when its stage began. `failures` in a row, the next start at `retry_s`; `reason` is the last one's.
 
     `idle_since_s`: since when no lease needs it.
@@ -72,26 +70,26 @@ def make_mps_plan(needed: AbstractSet[MpsKey], daemons: Mapping[MpsKey, MpsDaemo
                 after[key] = MpsDaemon(DaemonStage.STARTING, now_s)
                 steps.append((MpsStep.START, key))
             elif daemon.stage is DaemonStage.BROKEN and now_s >= daemon.retry_s:
-                after[key] = replace(daemon, stage=DaemonStage.STARTING, since_s=now_s, idle_since_s=None)
+                after[key] = daemon._replace(stage=DaemonStage.STARTING, since_s=now_s, idle_since_s=None)
                 steps.append((MpsStep.START, key))
             else:
-                after[key] = replace(daemon, idle_since_s=None)
+                after[key] = daemon._replace(idle_since_s=None)
         elif daemon is not None and daemon.stage is not DaemonStage.BROKEN:
             idle_since_s = now_s if daemon.idle_since_s is None else daemon.idle_since_s
-            after[key] = replace(daemon, idle_since_s=idle_since_s)
+            after[key] = daemon._replace(idle_since_s=idle_since_s)
             if daemon.stage is DaemonStage.RUNNING and now_s - idle_since_s >= IDLE_STOP_S:
-                after[key] = replace(after[key], stage=DaemonStage.STOPPING, since_s=now_s)
+                after[key] = after[key]._replace(stage=DaemonStage.STOPPING, since_s=now_s)
                 steps.append((MpsStep.STOP, key))
     return MpsPlan(after, tuple(steps))
 
 
 def started(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
-    return replace(daemon, stage=DaemonStage.RUNNING, since_s=now_s, reason="")
+    return daemon._replace(stage=DaemonStage.RUNNING, since_s=now_s, reason="")
 
 
 def kept(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
     """It was to be stopped, and programs still use it."""
-    return replace(daemon, stage=DaemonStage.RUNNING, since_s=now_s, idle_since_s=now_s)
+    return daemon._replace(stage=DaemonStage.RUNNING, since_s=now_s, idle_since_s=now_s)
 
 
 def failed(daemon: MpsDaemon, reason: str, now_s: float) -> MpsDaemon:

@@ -139,8 +139,7 @@ class SettledLeases(NamedTuple):
     aged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRecord:
+class QueueRecord(NamedTuple):
     """What survives a restart of the agent.
 
     `eligible_s` is since when each request may be served, and `promised_s` the start that was first estimated for it:
@@ -152,8 +151,8 @@ class QueueRecord:
     reservations: tuple[Reservation, ...] = ()
     ended: tuple[tuple[str, float], ...] = ()
     next_number: int = 1
-    eligible_s: Mapping[str, float] = field(default_factory=dict)
-    promised_s: Mapping[str, float] = field(default_factory=dict)
+    eligible_s: Mapping[str, float] = {}
+    promised_s: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)

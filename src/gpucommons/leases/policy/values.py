@@ -1,7 +1,6 @@
 """The values of the lease policy that no face shows: slots and the terms of the node. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -26,8 +25,7 @@ class KeptRoom(NamedTuple):
     after: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class LeasableSlot:
+class LeasableSlot(NamedTuple):
     """A whole GPU or a MIG device as the last snapshot shows it. `gpus` is its part of a GPU, 1 for a whole one.
 
     `in_turns`: programs take turns on it or are parked, so that one of them may be paused.
@@ -43,8 +41,8 @@ class LeasableSlot:
     total_bytes: int | None = None
     free_bytes: int | None = None
     in_turns: bool = False
-    used: Mapping[str, int] = field(default_factory=dict)
-    parked: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = {}
+    parked: Mapping[str, int] = {}
     kept: tuple[KeptRoom, ...] = ()
     model: str = ""
 
@@ -53,11 +51,10 @@ class LeasableSlot:
         return sum(room.bytes for room in self.kept if request_id not in room.after)
 
 
-@dataclass(frozen=True, slots=True)
-class UserFacts:
+class UserFacts(NamedTuple):
     """Members of each group, and the GPU-hours of each user in the last 30 days; None: not known."""
 
-    members: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    members: Mapping[str, frozenset[str]] = {}
     hours: Mapping[str, float] | None = None
 
 

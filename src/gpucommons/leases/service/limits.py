@@ -33,8 +33,7 @@ class GpuProgram(NamedTuple):
     process_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseHost:
+class LeaseHost(NamedTuple):
     """What the service asks the machine: Unix time, a clock that is never set, and processes.
 
     `start_ticks` is None for a process that does not exist. `request_report` asks for the report of a lease that was

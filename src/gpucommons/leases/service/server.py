@@ -6,7 +6,6 @@ A client that does not read is not waited for.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gpucommons.base.line_server import LineConnection, LineLimits, LinePeer, LineServer
@@ -40,8 +39,7 @@ _REPORT_S: Final = 5.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseAccess:
+class LeaseAccess(NamedTuple):
     """How the server names users and decides what they may do and see. `user_name` may look in a file.
 
     `sees_names` gets a uid and whether its process is local, not in a container. `document` makes the answer to `queue`

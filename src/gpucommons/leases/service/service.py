@@ -9,8 +9,8 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
 from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
 from gpucommons.leases.policy.plan import blockers_of
@@ -83,8 +83,7 @@ class LeaseClient:
     shown: tuple[object, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseEnforcement:
+class LeaseEnforcement(NamedTuple):
     """What pauses trespassers. `report` gets those to pause, often; `marked` adds whether one is paused.
 
     `overdue_only`: only programs of a lease that is over its time limit are paused.
@@ -184,7 +183,7 @@ class LeaseService:
             )
             id = self._queue.add(waiting).id
         except LeaseRefused:
-            self._counters = replace(self._counters, refused=self._counters.refused + 1)
+            self._counters = self._counters._replace(refused=self._counters.refused + 1)
             raise
         token = secrets.token_hex(16)
         self._known[id] = KnownClient(hashed(token), client.pid, client.start_ticks)
@@ -195,7 +194,7 @@ class LeaseService:
         wait = self._waits().get(id)
         if wait is not None and not request.wait:
             self._end(id, clean=True)
-            self._counters = replace(self._counters, refused=self._counters.refused + 1)
+            self._counters = self._counters._replace(refused=self._counters.refused + 1)
             self.settle()
             raise LeaseBusy(
                 f"no slot is free now: {_shown(wait, client.sees_names).sentence}; run it without --no-wait to wait"
@@ -252,7 +251,7 @@ class LeaseService:
         self._cancelled.pop(id, None)
         self._requested.discard(id)
         if id in self._clients:
-            self._counters = replace(self._counters, lost=self._counters.lost + 1)
+            self._counters = self._counters._replace(lost=self._counters.lost + 1)
             self._end(id, clean=False)
             self.settle()
 
@@ -264,7 +263,7 @@ class LeaseService:
             raise LeaseUnknown(f"no lease and no request {id} of yours; see 'gpucommons queue'")
         client = self._clients.get(id)
         sentence = why or ("cancelled by its user" if request.uid == uid else "cancelled by an administrator")
-        self._counters = replace(self._counters, cancelled=self._counters.cancelled + 1)
+        self._counters = self._counters._replace(cancelled=self._counters.cancelled + 1)
         log.info("leases: %s of %s %s", id, request.user, sentence)
         if client is not None:
             client.send({"event": "cancelled", "sentence": sentence})
@@ -349,11 +348,11 @@ class LeaseService:
         self._forget_trespassers()
         for id in settled.dropped:
             self._known.pop(id, None)
-            self._counters = replace(self._counters, lost=self._counters.lost + 1)
+            self._counters = self._counters._replace(lost=self._counters.lost + 1)
         for reservation in settled.no_shows:
             log.info("leases: reservation %s of %s was not used and is released", reservation.id, reservation.user)
             self._no_shows.append(reservation)
-            self._counters = replace(self._counters, no_shows=self._counters.no_shows + 1)
+            self._counters = self._counters._replace(no_shows=self._counters.no_shows + 1)
         if settled.grants:
             # Written before a client learns of its lease: a lease that a client knows survives a restart.
             self._write()
@@ -362,7 +361,7 @@ class LeaseService:
         for lease in settled.grants:
             waited_s = max(0.0, lease.since_s - lease.request.arrived_s)
             counters = self._counters
-            self._counters = replace(counters, granted=counters.granted + 1, waited_s=counters.waited_s + waited_s)
+            self._counters = counters._replace(granted=counters.granted + 1, waited_s=counters.waited_s + waited_s)
             self._grant(lease, is_new=True)
         self._serve_mps()
         self._show_waits()
@@ -398,7 +397,7 @@ class LeaseService:
         self._clients.pop(id, None)
         self._known.pop(id, None)
         if self._queue.end(id, self._host.wall(), clean) is not None:
-            self._counters = replace(self._counters, ended=self._counters.ended + 1)
+            self._counters = self._counters._replace(ended=self._counters.ended + 1)
         self._is_dirty = True
 
     def _end_over_limit(self) -> bool:
@@ -413,7 +412,7 @@ class LeaseService:
                 client.send({"event": "cancelled", "sentence": "ended: its time limit (--for) is over"})
                 self._cancelled[id] = client
             self._limits.add(lease, ProcessKey(0, 0) if known_client is None else known_client.process, now_s)
-            self._counters = replace(self._counters, expired=self._counters.expired + 1)
+            self._counters = self._counters._replace(expired=self._counters.expired + 1)
             self._end(id, clean=False)
         return bool(over)
 
@@ -423,14 +422,14 @@ class LeaseService:
             return slot
         here = [program for program in programs if program.slot_uuid == slot.uuid]
         is_free = bool(here) and all(self._limits.lease_of(program.key) is not None for program in here)
-        return replace(slot, use=SlotUse.FREE) if is_free else slot
+        return slot._replace(use=SlotUse.FREE) if is_free else slot
 
     def _drop_dead(self) -> None:
         """After a restart: a client whose process has ended does not come back."""
         for id in [id for id in (*self._queue.leases, *self._queue.waiting) if self._queue.is_absent(id)]:
             client = self._known.get(id)
             if client is not None and client.pid and self._host.start_ticks(client.pid) != client.start_ticks:
-                self._counters = replace(self._counters, lost=self._counters.lost + 1)
+                self._counters = self._counters._replace(lost=self._counters.lost + 1)
                 self._end(id, clean=False)
 
     def _set_off_reason(self, off_reason: str) -> None:
@@ -448,7 +447,7 @@ class LeaseService:
         client = self._clients.get(id)
         if client is not None:
             client.send({"event": "error", "error": reason})
-        self._counters = replace(self._counters, refused=self._counters.refused + 1)
+        self._counters = self._counters._replace(refused=self._counters.refused + 1)
         self._end(id, clean=True)
 
     def _write(self, durably: bool = False) -> None:
@@ -473,8 +472,7 @@ class LeaseService:
     def _waits(self) -> Mapping[str, LeaseWait]:
         waiting = self._queue.waiting
         return {
-            id: replace(
-                wait,
+            id: wait._replace(
                 room_s=self._rooms_s.get(id),
                 blockers=self._blockers(waiting[id]) if wait.cause is WaitCause.BUSY and id in waiting else (),
             )
@@ -618,7 +616,7 @@ def _shown(wait: LeaseWait, sees_names: bool) -> LeaseWait:
     """As a client may see it that does not see the names of others."""
     if sees_names:
         return wait
-    return replace(wait, blockers=tuple(blocker._replace(users=()) for blocker in wait.blockers))
+    return wait._replace(blockers=tuple(blocker._replace(users=()) for blocker in wait.blockers))
 
 
 def _place(wait: LeaseWait, of: int) -> tuple[object, ...]:

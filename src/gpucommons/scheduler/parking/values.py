@@ -46,8 +46,7 @@ class ParkRefusal(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class ParkTerms:
+class ParkTerms(NamedTuple):
     """`idle_after_s`: 0 means that no program is parked on its own. `gpu_reserve_bytes` stays free after a restore."""
 
     idle_after_s: float = 0.0
@@ -140,12 +139,11 @@ class RoomNeed(NamedTuple):
     spared: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class RoomClaims:
+class RoomClaims(NamedTuple):
     """`needs` wait for room. `promised` is the memory of each device that leases have and do not use yet."""
 
     needs: tuple[RoomNeed, ...] = ()
-    promised: Mapping[str, int] = field(default_factory=dict)
+    promised: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +178,7 @@ class ParkSituation:
         return 0 if self.host is None else self.host.budget_bytes(terms.host_reserve_percent)
 
 
-@dataclass(frozen=True, slots=True)
-class ParkPlan:
+class ParkPlan(NamedTuple):
     """Keys of programs. `waits` says why a program that should wake does not yet; `refused` why one is not parked.
 
     `made_for` is the need for which a program of `park` makes room. `claims` has the programs whose room is kept from
@@ -190,7 +187,7 @@ class ParkPlan:
 
     park: tuple[str, ...] = ()
     wake: tuple[str, ...] = ()
-    waits: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, ParkRefusal] = field(default_factory=dict)
-    claims: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    made_for: Mapping[str, str] = field(default_factory=dict)
+    waits: Mapping[str, str] = {}
+    refused: Mapping[str, ParkRefusal] = {}
+    claims: Mapping[str, frozenset[str]] = {}
+    made_for: Mapping[str, str] = {}

@@ -149,8 +149,7 @@ class GpuUser:
         return _person(self.owner, self.workload)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """The processes of one job that use GPUs, by pid. `key` identifies the job; `processes` is never empty."""
 
     key: str

@@ -14,7 +14,7 @@ import socket
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -554,7 +554,7 @@ class SchedulerServer:
             for client in gpu.order.waiting.values()
             if not client.is_program and client.device in present and client.version != 1 and client.turn.wait_s < now
         ]
-        return replace(self._lease_claims, needs=(*self._lease_claims.needs, *waiting))
+        return self._lease_claims._replace(needs=(*self._lease_claims.needs, *waiting))
 
     def _turn_measured(self, client: Client, activity: DeviceActivity, begin_s: float, end_s: float) -> None:
         if self.programs is not None and client.is_program:

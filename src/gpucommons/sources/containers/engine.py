@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -127,8 +126,7 @@ _ACTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EngineKind:
+class EngineKind(NamedTuple):
     """A program that serves the Docker Engine API, how to start it, and how to give the agent access."""
 
     name: str

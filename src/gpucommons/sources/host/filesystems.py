@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from gpucommons.model.host import Filesystem, FilesystemReading, Space
 from gpucommons.sources.host.procfs import read_whole
@@ -19,8 +20,7 @@ from gpucommons.sources.source import SourceAbsent, SourceError
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """`path` is the location of the mount; `mount_point` is node_exporter's label for it, which is decoded less."""
 
     device: str

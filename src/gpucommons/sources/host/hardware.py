@@ -2,8 +2,8 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpucommons.model.host import Chip, CpuThrottles, HardwareReading, Sensor
 from gpucommons.sources.host.procfs import read_file
@@ -14,8 +14,7 @@ from gpucommons.sources.source import SourceAbsent
 _CPU = re.compile(r"cpu[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cpu:
+class _Cpu(NamedTuple):
     directory: Path
     package: str
     core: str

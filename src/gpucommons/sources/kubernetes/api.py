@@ -8,10 +8,9 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from gpucommons.base.http_client import body_of, failures_of, lines_of
 from gpucommons.base.http_library import aiohttp
@@ -25,8 +24,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_TOKEN_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAccess:
+class ClusterAccess(NamedTuple):
     """`url` is that of the API server or of a kubelet. Without `ca_path` the system's authorities are trusted."""
 
     url: str

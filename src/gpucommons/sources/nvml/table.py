@@ -4,7 +4,7 @@ Where a reading has several getters, the first that the driver has and does not 
 """
 
 from ctypes import c_int, c_ulonglong
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pynvml
 
@@ -20,8 +20,7 @@ _UNKNOWN_PERFORMANCE_STATE = 32
 _RECOVERY_ACTION = 230
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingRow:
+class ReadingRow(NamedTuple):
     name: str
     lane: Lane
     getters: tuple[tuple[str, Maker], ...]

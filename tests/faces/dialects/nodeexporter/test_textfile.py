@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,7 +199,7 @@ def test_a_file_cannot_replace_a_metric_of_the_machine() -> None:
     snapshot = Snapshot(0, 0.0, 0.0, "host", readings=Readings(text_files=TextFilesReading(families)))
     body, _ = Exposition(lambda: snapshot, DIALECTS).metrics("nodeexporter", openmetrics=False, gzip=False)
     assert parsed(body.decode()) == {("own", ()): 5, ("node_textfile_scrape_error", ()): 1}
-    fine = replace(snapshot, readings=Readings(text_files=TextFilesReading(families[2:])))
+    fine = snapshot._replace(readings=Readings(text_files=TextFilesReading(families[2:])))
     body, _ = Exposition(lambda: fine, DIALECTS).metrics("nodeexporter", openmetrics=True, gzip=False)
     assert parsed(body.decode(), openmetrics=True)["node_textfile_scrape_error", ()] == 0
 

@@ -8,8 +8,8 @@ import csv
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from gpucommons.faces.dialects.dcgm.labels import LABELS
 from gpucommons.faces.exposition.families import Family, LabelValues, Metric, MetricType
@@ -63,8 +63,7 @@ LABEL_FIELDS: Mapping[str, Callable[[Gpu, GpuReading], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenField:
+class ChosenField(NamedTuple):
     """`name` is the name in the list, which may be that of 1.x."""
 
     name: str
@@ -72,11 +71,10 @@ class ChosenField:
     help: str
 
 
-@dataclass(frozen=True, slots=True)
-class Collectors:
+class Collectors(NamedTuple):
     """The list: the fields by their present names, and the fields that are labels."""
 
-    fields: Mapping[str, ChosenField] = field(default_factory=dict)
+    fields: Mapping[str, ChosenField] = {}
     labels: tuple[str, ...] = ()
 
 
@@ -122,8 +120,7 @@ def present_name(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """How the families of the dialect are changed. Without a list and options they stay as they are."""
 
     collectors: Collectors | None = None

@@ -5,7 +5,7 @@ PROF fields of a GPU in MIG mode have one series per GPU instance.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpucommons.faces.dialects.dcgm.labels import field_counter, field_gauge
 from gpucommons.faces.exposition.families import Metric
@@ -181,8 +181,7 @@ BOARD: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GpuOrInstance:
+class GpuOrInstance(NamedTuple):
     """A whole GPU or one GPU instance: the unit that has memory and GPM readings."""
 
     gpu: Gpu

@@ -1,7 +1,6 @@
 """Which series a GPU has in dcgm-exporter's labels, and a pod's use of a shared GPU."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpucommons.faces.exposition.families import LabelValues, Metric, counter, gauge
@@ -40,8 +39,7 @@ _ALWAYS = frozenset({"gpu", "UUID", "pci_bus_id", "device", "modelName", "DCGM_F
 OPTIONAL = tuple(name for name in LABELS if name not in _ALWAYS)
 
 
-@dataclass(frozen=True, slots=True)
-class DcgmOptions:
+class DcgmOptions(NamedTuple):
     """`hostname_label` is Hostname, hostname, both or none; `shared` is once or per_pod. `pod_uid` adds the UID to all
     series of a pod; without it only values of a single pod have it."""
 
@@ -169,8 +167,7 @@ def _vgpu(holder: PodLabels) -> str:
 _MEBIBYTE_SHIFT = 20
 
 
-@dataclass(frozen=True, slots=True)
-class PodUse:
+class PodUse(NamedTuple):
     sm_percent: int | None
     memory_mebibytes: int | None
 
