@@ -132,7 +132,7 @@ class PhasedSimulation(Simulation):
         ratios = {job.client.id: min(1.0, job.used_s) for job in seen}
         for job in self.jobs:
             job.used_s = 0.0
-        self.policy.sample_use(self.gpu, ratios, min(1.0, self._used_s), self.now)
+        self.policy.sample_use(self.gpu, ratios, min(1.0, self._used_s), {}, self.now)
         self._used_s = 0.0
         self.at(self.now + 1.0, self._read_use)
         return ()
@@ -311,4 +311,4 @@ class ReadSimulation(PhasedSimulation):
         joined = [job for job in self.jobs if job.client.standing is not ClientStanding.IDLE]
         used = {job.client.id: job.used_s - before.get(job.client.id, job.used_s) for job in joined}
         ratios = {id: min(1.0, used_s / span_s) for id, used_s in used.items()}
-        self.policy.sample_use(self.gpu, ratios, min(1.0, (self._used_s - total_s) / span_s), self.now)
+        self.policy.sample_use(self.gpu, ratios, min(1.0, (self._used_s - total_s) / span_s), {}, self.now)

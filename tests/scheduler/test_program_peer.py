@@ -154,30 +154,32 @@ def test_the_pauser_resumes_it_while_the_agent_tries(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_one_stopped_process_holds_up_its_whole_program(tmp_path: Path) -> None:
-    """The other process is not left paused: it may wait for the first."""
+def test_one_stopped_process_does_not_free_the_others_of_its_program(tmp_path: Path) -> None:
+    """It submits no work, and the others take turns. Continued, it is paused like them. All stopped: no turns."""
 
     async def scenario(peer: ProgramPeer, pauser: Pauser, programs: list[SharedProgram]) -> None:
         first, second = programs
         peer.set_processes({program.key: GPU for program in programs})
         with by_signal(first.pid):
-            peer.send(MessageType.DROP_LOCK, 0)
-            await peer.settle()
-            assert peer.held_up is not None
-            assert peer.held_up.is_stopped
+            # It may take a moment until the peer hears of it: then the first attempt fails.
+            while not second.locked:
+                peer.send(MessageType.DROP_LOCK, 0)
+                await peer.settle()
+            assert peer.held_up is None
             assert not first.locked
-            assert not second.locked
-        await asyncio.to_thread(until, lambda: peer.held_up is None, "it goes on")
-        peer.send(MessageType.DROP_LOCK, 0)
+        await asyncio.to_thread(until, lambda: programs[0].locked, "it is paused as soon as it goes on")
         await peer.settle()
-        assert first.locked
-        assert second.locked
-        # Now the first is stopped while both are paused: its user continues it, and both run.
+        # Now it is stopped while both are paused.
         with by_signal(first.pid):
-            await asyncio.to_thread(until, lambda: peer.held_up is not None, "the peer hears of it")
+            await asyncio.to_thread(until, lambda: first.key in peer._held_up, "the peer hears of it")
             await peer.settle()
-            assert not second.locked
-        await asyncio.to_thread(until, lambda: peer.held_up is None and not first.locked, "it runs")
+            assert second.locked
+            with by_signal(second.pid):
+                await asyncio.to_thread(until, lambda: peer.held_up is not None, "all are stopped")
+                assert peer.held_up is not None
+                assert peer.held_up.is_stopped
+        await asyncio.to_thread(until, lambda: peer.held_up is None, "they go on")
+        await asyncio.to_thread(until, lambda: not first.locked and not second.locked, "and are resumed")
 
     play(tmp_path, scenario)
 

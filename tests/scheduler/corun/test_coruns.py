@@ -291,6 +291,27 @@ def test_what_a_new_program_had_before_it_was_seen_is_taken_from_its_owner(seen:
     assert turns_s["ann"] - turns_s["bob"] == pytest.approx(2 * had_s, abs=0.3)
 
 
+@pytest.mark.parametrize(("unpaused", "part"), [(0.0, 0.5), (0.25, 0.25), (0.5, 0.0)])
+def test_what_an_owner_uses_with_processes_that_cannot_be_paused_shortens_its_turns(
+    unpaused: float, part: float
+) -> None:
+    """Half of the GPU, all the time, is all that it is due."""
+    coruns: Coruns[str] = Coruns()
+    coruns.metered = False
+    requesting = {"a1": "ann", "a2": "ann", "a3": "ann", "b": "bob"}
+    turns = []
+    for tick in range(160):
+        now_s = tick * 0.25
+        if tick % 4 == 0:
+            coruns.used(dict.fromkeys(requesting, 0.25), requesting, 1.0, now_s, {"ann": unpaused, "carol": 1.0})
+        phase = coruns.phase(requesting, now_s)
+        coruns.ended(phase, 0.25)
+        if tick >= 60:
+            assert phase.way is Way.TURNS
+            turns.append(requesting[phase.unit[0]])
+    assert turns.count("ann") / len(turns) == pytest.approx(part, abs=0.06)
+
+
 def test_use_needs_enough_readings() -> None:
     use = Use()
     use.learn(0.5, 1.0)

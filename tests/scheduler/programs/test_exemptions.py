@@ -161,7 +161,8 @@ def test_a_rule_exempts_what_it_matches() -> None:
     ]
 
 
-def test_one_process_that_cannot_be_paused_exempts_its_job_until_it_is_tried_again() -> None:
+def test_one_process_that_cannot_be_paused_is_left_alone_until_it_is_tried_again() -> None:
+    """It does not free the others of its job, unless they are on several GPUs and wait for it there."""
     refused = {
         ProcessKey(5, 100): Refusal("not supported (801)", until_s=60.0),
         ProcessKey(6, 99): Refusal("of an earlier process with this pid"),
@@ -172,8 +173,13 @@ def test_one_process_that_cannot_be_paused_exempts_its_job_until_it_is_tried_aga
     assert [one.sentence for one in found.exempt] == [
         "pid 5 cannot be paused: not supported (801); it is tried again in 42 s"
     ]
-    assert not found.programs
-    assert len(divided(*job, around=around, now_s=60.0).programs) == 1
+    assert [[process.pid for process in one.program.processes] for one in found.exempt] == [[5]]
+    assert [[process.pid for process in program.processes] for program in found.programs] == [[6]]
+    again = divided(*job, around=around, now_s=60.0)
+    assert [[process.pid for process in program.processes] for program in again.programs] == [[5, 6]]
+    several = divided(Proc(5, slurm(7)), Proc(6, slurm(7), gpus=(1,)), around=around, now_s=18.0)
+    assert not several.programs
+    assert [[process.pid for process in one.program.processes] for one in several.exempt] == [[5, 6]]
 
 
 def test_a_refusal_without_an_end_stands() -> None:

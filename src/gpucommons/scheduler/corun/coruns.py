@@ -90,6 +90,7 @@ _MAX_FAIRNESS: Final = 256
 # How often a lone client is measured: until enough is known of it, and later.
 _ALONE_S: Final = 2.0
 _ALONE_KNOWN_S: Final = 10.0
+_NOTHING_UNPAUSED: Final[Mapping[str, float]] = {}
 # Clients of class background run for this part of the time, once in each period, while others compete.
 BACKGROUND_RATIO: Final = 0.02
 BACKGROUND_PERIOD_S: Final = 4.0
@@ -250,10 +251,18 @@ class Coruns(Generic[Client]):
         elif heavy:
             self._together.setdefault(frozenset(heavy), Activity()).learn(activity, now_s)
 
-    def used(self, ratios: Mapping[Client, float], owner_of: Mapping[Client, str], total: float, now_s: float) -> None:
+    def used(
+        self,
+        ratios: Mapping[Client, float],
+        owner_of: Mapping[Client, str],
+        total: float,
+        now_s: float,
+        unpaused: Mapping[str, float] = _NOTHING_UNPAUSED,
+    ) -> None:
         """The share of the GPU's time that the processes of each client had since the last call. `total` is what the
         device was used in all, without processes that do not take part: more than the sum of the clients where
-        processes have ended meanwhile, or were not seen yet."""
+        processes have ended meanwhile, or were not seen yet. `unpaused` is what each owner had with processes that
+        could not be paused, also during the turns of others."""
         self._owner_of.update(owner_of)
         before_s, elapsed_s = self._used_s, min(_MAX_USE_S, now_s - self._used_s)
         self._used_s = now_s
@@ -276,6 +285,9 @@ class Coruns(Generic[Client]):
             elif self._facts[client].since_s > before_s or client in self._grown:
                 # A newcomer, or a new process of a known client, ran before it was seen.
                 self._accounts.transfer(owner, max(ratio, _NEWCOMER_RATIO) * elapsed_s)
+        for owner in unpaused.keys() & self._accounts.owners:
+            owners[owner] = owners.get(owner, 0.0) + unpaused[owner]
+            self._accounts.transfer(owner, unpaused[owner] * elapsed_s)
         # What is not seen is of owners whose programs come and go.
         passing = [owner for owner, changed_s in self._passing_s.items() if changed_s >= now_s - _PASSING_S]
         self._passing_s = {owner: self._passing_s[owner] for owner in passing}

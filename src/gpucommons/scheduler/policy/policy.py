@@ -92,11 +92,14 @@ class Policy:
         self._phasing.sample_busy(gpu, busy_ratio, window_s, now)
         return self._evaluation.advance((gpu,), now)
 
-    def sample_use(self, gpu: GpuQueue, ratios: Mapping[int, float], total: float, now: float) -> None:
+    def sample_use(
+        self, gpu: GpuQueue, ratios: Mapping[int, float], total: float, unpaused: Mapping[str, float], now: float
+    ) -> None:
         """The share of the GPU's time that the processes of each client had since the last reading, and what it was
-        used in total, without processes that take no part."""
+        used in total, without processes that take no part. `unpaused` is what those of each owner had that could not be
+        paused."""
         owners = self._phasing.owners({id: gpu.clients[id] for id in ratios})
-        gpu.phases.coruns.used(ratios, owners, total, now)
+        gpu.phases.coruns.used(ratios, owners, total, now, unpaused)
 
     def grew(self, client: Client, now: float) -> None:
         """A program has a new process, or is new: it ran until a reading showed it."""

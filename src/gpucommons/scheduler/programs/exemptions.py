@@ -3,9 +3,10 @@
 Each has its reason, in a sentence for `status`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -21,6 +22,8 @@ from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
 #
 # A process is left alone on its own account where pausing it would be wrong or impossible whatever its job is: the rest
 # of the job still takes part. All other reasons hold for the whole program, because its processes are paused together.
+# One process that the pauser could not pause does not free the others of its program, or an owner would gain by adding
+# such a process to each. On several GPUs it does: the processes of such a job wait for each other on the GPU (NCCL).
 #
 # What can be known of MPS: NVML lists its clients as `mps`, and the server among the compute processes under the name
 # nvidia-cuda-mps-server, which the kernel cuts to nvidia-cuda-mps. A driver that does not list MPS clients shows them
@@ -143,11 +146,15 @@ def divide(processes: Iterable[GpuUser], around: Circumstances, now_s: float) ->
     exempt = [Exemption(program, *verdict) for verdict, several in alone.items() for program in group(several)]
     taking_part = []
     for program in group(left):
-        verdict = _of_program(program, around, now_s)
-        if verdict is None:
-            taking_part.append(program)
-        else:
+        verdict = _of_program(program, around)
+        if verdict is not None:
             exempt.append(Exemption(program, *verdict))
+            continue
+        for part, refusal in _by_refusal(program, around.refused, now_s):
+            if refusal is None:
+                taking_part.append(part)
+            else:
+                exempt.append(Exemption(part, *refusal))
     exempt.sort(key=lambda exemption: (exemption.program.key, exemption.why))
     return Participation(tuple(taking_part), tuple(exempt))
 
@@ -181,7 +188,7 @@ def _of_display(process: GpuUser) -> _Verdict | None:
     return None
 
 
-def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdict | None:
+def _of_program(program: Program, around: Circumstances) -> _Verdict | None:
     if around.scope is ShareScope.OWN and program.uid != around.agent_uid:
         return _not_own(program, around.agent_uid)
     labelled = next((p for p in program.processes if says_no(p.labels, SHARE_LABEL)), None)
@@ -196,7 +203,7 @@ def _of_program(program: Program, around: Circumstances, now_s: float) -> _Verdi
         return _Verdict(Exempt.MPS, "commands run under MPS on its GPU (leases.mps), where no program is paused")
     if around.obstacle:
         return _Verdict(Exempt.PAUSER, f"no program can be paused: {printable(around.obstacle, _LONGEST_REASON)}")
-    return _of_refusals(program, around.refused, now_s)
+    return None
 
 
 def _not_own(program: Program, agent_uid: int) -> _Verdict:
@@ -208,16 +215,34 @@ def _not_own(program: Program, agent_uid: int) -> _Verdict:
     return _Verdict(Exempt.OTHER_USER, f"it runs as uid {program.uid}, {own}")
 
 
-def _of_refusals(program: Program, refused: Mapping[ProcessKey, Refusal], now_s: float) -> _Verdict | None:
-    """One process that cannot be paused exempts its whole program: the others would wait for it while paused."""
-    refusals = [(refused[key], key.pid) for key in sorted(program.process_keys) if key in refused]
-    in_force = [(refusal, pid) for refusal, pid in refusals if refusal.until_s is None or refusal.until_s > now_s]
+def _by_refusal(
+    program: Program, refused: Mapping[ProcessKey, Refusal], now_s: float
+) -> Iterator[tuple[Program, _Verdict | None]]:
+    """The program, or the part that takes turns and the part that could not be paused."""
+    in_force = [
+        (process, refused[process.key])
+        for process in program.processes
+        if process.key is not None and process.key in refused and _is_in_force(refused[process.key], now_s)
+    ]
     if not in_force:
-        return None
+        yield program, None
+        return
     # The one that lasts longest.
-    refusal, pid = max(in_force, key=lambda row: float("inf") if row[0].until_s is None else row[0].until_s)
+    process, refusal = max(in_force, key=lambda row: math.inf if row[1].until_s is None else row[1].until_s)
     again = "" if refusal.until_s is None else f"; it is tried again in {refusal.until_s - now_s:.0f} s"
-    return _Verdict(Exempt.REFUSED, f"pid {pid} cannot be paused: {printable(refusal.reason, _LONGEST_REASON)}{again}")
+    reason = printable(refusal.reason, _LONGEST_REASON)
+    verdict = _Verdict(Exempt.REFUSED, f"pid {process.pid} cannot be paused: {reason}{again}")
+    alone = tuple(process for process, _ in in_force)
+    rest = tuple(process for process in program.processes if process not in alone)
+    if not rest or len(program.devices) > 1:
+        yield program, verdict
+        return
+    yield replace(program, processes=rest), None
+    yield replace(program, processes=alone), verdict
+
+
+def _is_in_force(refusal: Refusal, now_s: float) -> bool:
+    return refusal.until_s is None or refusal.until_s > now_s
 
 
 # Processes on a GPU that is leased to another user: which of them are paused, and why the others are not. Pure.

@@ -7,6 +7,7 @@ go.
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -40,7 +41,7 @@ from gpucommons.scheduler.policy.state import (
     GpuQueue,
     client_name,
 )
-from gpucommons.scheduler.programs.exemptions import Circumstances, Exemption, Refusal, ShareScope, divide
+from gpucommons.scheduler.programs.exemptions import Circumstances, Exempt, Exemption, Refusal, ShareScope, divide
 from gpucommons.scheduler.programs.jobs import Program, ProgramActivity, ProgramReading
 from gpucommons.scheduler.programs.joining import ProgramRoster, ProgramTurn, linked_gpus
 from gpucommons.scheduler.programs.matching import (
@@ -62,7 +63,8 @@ from gpucommons.scheduler.service.turn_loop import TurnLoop
 # The policy's LOCK_OK resumes the program, DROP_LOCK pauses it. Both take time, and the policy may change its mind
 # meanwhile: one task at a time brings the program to the state that was requested last. Whatever takes longer than
 # `HANGS_AFTER_S` is reported to the policy, so that no other program waits for it. A program that its user has stopped,
-# or for which a call of the driver hangs, takes no turns until the pauser reports that it goes on.
+# or for which a call of the driver hangs, takes no turns until the pauser reports that it goes on. If only some of its
+# processes are stopped, the others take turns: a stopped one submits no work, and must not free the rest of its job.
 
 # A program that could not be paused runs for so long before the next attempt. What time it needed is kept for the next
 # turns: an attempt that fails lets it run on while others wait.
@@ -130,7 +132,9 @@ class ProgramPeer:
                 self._ask(self._pauser.unwatch(process))
                 self._held_up.pop(process, None)
             self._report_hang()
-            if self._pause:
+            if self.held_up is not None:
+                self._leave_turns()
+            elif self._pause:
                 self._request(pause=True)
 
     def leave(self) -> None:
@@ -141,8 +145,13 @@ class ProgramPeer:
 
     @property
     def held_up(self) -> HeldUp | None:
-        """What its processes are held up by: one that is stopped counts first."""
-        return max(self._held_up.values(), default=None)
+        """Why it takes no turns: all of its processes are stopped, or a call for one of them hangs."""
+        hangs = any(not held_up.is_stopped for held_up in self._held_up.values())
+        return max(self._held_up.values(), default=None) if hangs or not self._going_on else None
+
+    @property
+    def _going_on(self) -> AbstractSet[ProcessKey]:
+        return self.processes.keys() - self._held_up.keys()
 
     def hear(self, notice: Notice) -> None:
         """What the pauser reports of one of its processes."""
@@ -152,14 +161,20 @@ class ProgramPeer:
             return
         if notice.kind is NoticeKind.GOES_ON:
             self._held_up.pop(process, None)
+            if self._pause:
+                self._request(pause=True)
         else:
             self._held_up[process] = HeldUp(notice.kind is NoticeKind.STOPPED, notice.reason)
             # The pauser resumes it as soon as that is possible.
             self._locked.discard(process)
-            self._request(pause=False)
-            now = monotonic()
-            self._turns.apply(self._turns.policy.withdraw(self.client, now), now)
+            if self.held_up is not None:
+                self._leave_turns()
         self._report_hang()
+
+    def _leave_turns(self) -> None:
+        self._request(pause=False)
+        now = monotonic()
+        self._turns.apply(self._turns.policy.withdraw(self.client, now), now)
 
     def _report_hang(self) -> None:
         """The policy hears whether others must not wait for this program."""
@@ -224,22 +239,23 @@ class ProgramPeer:
             timer.cancel()
             self._is_slow = False
             self._report_hang()
-        return pause == self._pause and (self._locked >= self.processes.keys() if pause else not self._locked)
+        return pause == self._pause and (self._locked >= self._going_on if pause else not self._locked)
 
     def _takes_long(self) -> None:
         self._is_slow = True
         self._report_hang()
 
     async def _lock_all(self) -> None:
-        running = {process: device for process, device in self.processes.items() if process not in self._locked}
+        running = {process: self.processes[process] for process in self._going_on - self._locked}
         timeout_ms = LOCK_TIMEOUT_MS * LOCK_TIMEOUT_GROWTH**self._failures
         begun_s = monotonic()
-        codes = await asyncio.gather(*(self._lock_one(*place, timeout_ms) for place in running.items()))
+        locks = await asyncio.gather(*(self._lock_one(*place, timeout_ms) for place in running.items()))
         if not self._pause:
             # The policy has changed its mind, or the program is held up and has left the turns.
             return
         now = monotonic()
-        if any(code is not None for code in codes):
+        # One that was stopped meanwhile does not count.
+        if any(process in self._going_on for process, is_locked in zip(running, locks, strict=True) if not is_locked):
             self._pause = False
             self._failures = min(self._failures + 1, MAX_LOCK_TIMEOUT_GROWTHS)
             await self._unlock_all()
@@ -251,12 +267,12 @@ class ProgramPeer:
             actions = self._turns.policy.paused(self.client, now)
         self._turns.apply(actions, now)
 
-    async def _lock_one(self, process: ProcessKey, device: str, timeout_ms: int) -> int | None:
+    async def _lock_one(self, process: ProcessKey, device: str, timeout_ms: int) -> bool:
         reply = await self._pauser.lock(process, timeout_ms=timeout_ms, gpu=device)
-        if reply.failure is None or reply.failure.code == Code.GONE:
+        is_locked = reply.failure is None or reply.failure.code == Code.GONE
+        if is_locked:
             self._locked.add(process)
-            return None
-        return reply.failure.code
+        return is_locked
 
     async def _unlock_all(self) -> None:
         await asyncio.gather(*(self._pauser.resume(self._locked, process) for process in tuple(self._locked)))
@@ -427,7 +443,14 @@ class Programs:
         """What the processes of each client used of its GPU since the last reading."""
         members = {key: member for member in self._members.values() for key in member.program.process_keys}
         connected = {client.pid: client for client in self._policy.clients.values() if not client.is_program}
+        unpaused_owners = {
+            process: exemption.program.counts_for
+            for exemption in self.exempt
+            if exemption.why is Exempt.REFUSED
+            for process in exemption.program.process_keys
+        }
         ratios: dict[str, dict[int, float]] = {}
+        unpaused: dict[str, dict[str, float]] = {}
         totals = dict(reading.busy)
         for process in reading.processes:
             member = None if process.key is None else members.get(process.key)
@@ -438,6 +461,9 @@ class Programs:
                 if client is None:
                     # It takes no part.
                     totals[use.device] = totals.get(use.device, 0.0) - use.busy_ratio
+                    if process.key is not None and (owner := unpaused_owners.get(process.key)) is not None:
+                        of_device = unpaused.setdefault(use.device, {})
+                        of_device[owner] = of_device.get(owner, 0.0) + use.busy_ratio
                 else:
                     of_gpu = ratios.setdefault(client.gpu.key, {})
                     # GPUs that a program links are one queue: its part of that is the mean of its parts of each.
@@ -446,7 +472,11 @@ class Programs:
         for gpu_key, of_gpu in ratios.items():
             gpu = self._policy.gpus[gpu_key]
             total = sum(totals.get(device, 0.0) for device in gpu.devices) / len(gpu.devices)
-            self._policy.sample_use(gpu, of_gpu, total, now)
+            by_owner: defaultdict[str, float] = defaultdict(float)
+            for device in gpu.devices:
+                for owner, ratio in unpaused.get(device, {}).items():
+                    by_owner[owner] += ratio / len(gpu.devices)
+            self._policy.sample_use(gpu, of_gpu, total, by_owner, now)
 
     def _name_roles(self, now: float) -> None:
         """The pauser learns which programs it holds back while others work."""
