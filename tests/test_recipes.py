@@ -7,6 +7,7 @@ driver and the control program of MPS are fakes.
 
 import csv
 import os
+import pwd
 import re
 import shlex
 import subprocess
@@ -24,6 +25,7 @@ from open_folder import open_folder
 from prometheus_server import free_port
 from receivers import hook
 from running import running_agent
+from testbeds.podman import running_podman
 from waiting import until
 
 pytestmark = pytest.mark.long
@@ -227,6 +229,37 @@ def test_a_container_gets_the_gpu_of_its_lease(node: MpsNode, tmp_path: Path) ->
         shell.type(with_podman)
         assert shell.noted()[:5] == ["podman", "run", "--rm", "--device", "nvidia.com/gpu=all"]
         assert shell.noted()[5:] == ["--env", "CUDA_VISIBLE_DEVICES", "my-image", "python", "train.py"]
+
+
+def test_run_in_a_container_gets_a_gpu_and_gives_it_back_when_the_container_ends(node: MpsNode) -> None:
+    """With a real Podman, whose container has the root of this machine and the socket that the page names."""
+    (option,) = re.findall(r"`--volume (/run/gpucommons):/run/gpucommons`", (RECIPES / "containers.md").read_text())
+    inside = ("--network=none", "--user=1000", "--cap-add=DAC_READ_SEARCH", "--rootfs", "/:O")
+    path = os.pathsep.join(filter(None, sys.path))
+    gpucommons = (f"--env=PYTHONPATH={path}", *inside, sys.executable, "-m", "gpucommons")
+    with node.serving("off"), running_podman() as podman:
+        (uuid,) = re.findall(r'uuid="(GPU-[^"]+)"', node.agent.get("/metrics/gpucommons")[1])[:1]
+        volumes = (
+            f"--volume={node.environment['RUNTIME_DIRECTORY']}:{option}",
+            f"--volume={node.environment['GPUCOMMONS_LEASES_SOCKET']}:{option}/leases.sock",
+        )
+        command = ("run", "sh", "-c", "echo GPU $CUDA_VISIBLE_DEVICES; exec sleep 600")
+        id = podman.podman("run", "--detach", *volumes, *gpucommons, *command)
+        (lease,) = until(lambda: node.queue()["leases"].values(), "the command in the container has a GPU")
+        assert lease["user"] == user_name(1000)
+        until(lambda: f"GPU {uuid}" in podman.podman("logs", id), "the command knows its GPU")
+        shown = podman.podman("run", "--rm", *volumes, *gpucommons, "gpus")
+        assert uuid in shown
+        assert "hidden" in shown, "a container sees no names"
+        podman.podman("kill", id)
+        until(lambda: not node.queue()["leases"], "the GPU is free again")
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def test_two_exporters_are_replaced(tmp_path: Path) -> None:

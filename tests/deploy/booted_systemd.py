@@ -72,7 +72,7 @@ class BootedSystemd:
             env={"PATH": path, "LANG": "C.UTF-8", **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
 
     def output(self, *command: str, environment: Mapping[str, str] | None = None) -> str:
