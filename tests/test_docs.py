@@ -45,7 +45,7 @@ def test_the_settings_on_the_page_about_sharing_are_valid(tmp_path: Path) -> Non
     page = (DOCS / "sharing.md").read_text()
     blocks = re.findall(r"(?:^    \[\w+\]\n(?:^    .+\n)+)", page, re.MULTILINE)
     assert len(blocks) == 3
-    settings, classes = (_settings_of(text, tmp_path) for text in ("".join(blocks[:2]), blocks[2]))
+    classes, settings = (_settings_of(text, tmp_path) for text in (blocks[0], "".join(blocks[1:])))
     assert settings.scheduler.share_programs == "all"
     rules = {rule.name: rule for rule in program_rules(settings)}
     assert rules.keys() == {"students", "course", "serving"}
