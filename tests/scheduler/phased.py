@@ -1,7 +1,8 @@
 """A simulated GPU on which the policy runs programs and clients that change what they do.
 
 Programs use the GPU in stages. A program joins and withdraws a second after it begins and ceases to use the GPU, as the
-agent's readings allow. Pausing takes time, and may fail. Measurements see exactly what ran between their two moments.
+agent's readings allow; with `rests_s`, it withdraws so long after its last use. Pausing takes time, and may fail.
+Measurements see exactly what ran between their two moments.
 
 ReadSimulation has the readings themselves: when they come, and that the driver's samples are means over a second.
 """
@@ -79,6 +80,8 @@ class PhasedSimulation(Simulation):
         metered: bool = True,
         reads_use: bool = True,
         seen_s: float = SEEN_S,
+        rests_s: float | None = None,
+        answer_s: float = ANSWER_S,
     ) -> None:
         super().__init__(settings)
         self._dice = random.Random(seed)
@@ -87,6 +90,8 @@ class PhasedSimulation(Simulation):
         self._active_s = [0.0, 0.0, 0.0, 0.0]
         self._used_s = 0.0
         self._seen_s = seen_s
+        self._rests_s = seen_s if rests_s is None else rests_s
+        self._answer_s = answer_s
         self.jobs: list[Job] = []
         if reads_use:
             self.at(self.now + 1.0, self._read_use)
@@ -112,12 +117,13 @@ class PhasedSimulation(Simulation):
         self.perform(self.policy.register(client, self.now, core))
         when_s = self.now
         for length_s, kind in stages:
-            delay_s = self._seen_s if program or kind is None else REQUEST_S
+            seen_s = self._rests_s if kind is None else self._seen_s
+            delay_s = seen_s if program or kind is None else REQUEST_S
             self.at(when_s + delay_s, lambda: self._check_use(job))
             when_s += length_s
             # The stage ends here: what runs changes.
             self.at(when_s, lambda: ())
-        self.at(when_s + self._seen_s, lambda: self._check_use(job))
+        self.at(when_s + self._rests_s, lambda: self._check_use(job))
         return job
 
     def end(self, job: Job) -> None:
@@ -243,7 +249,7 @@ class PhasedSimulation(Simulation):
         sums = [(now - was) / span_s * noise for now, was in zip(self._active_s, before, strict=True)]
         activity = DeviceActivity(*(min(1.0, value) for value in sums))
         self.at(
-            self.now + ANSWER_S,
+            self.now + self._answer_s,
             lambda: self.policy.measured(action.gpu, action.number, activity, begin_s, self.now)[1],
         )
         return ()

@@ -3,6 +3,7 @@
 import pytest
 
 from gpucommons.config.scheduler import SchedulerSettings
+from gpucommons.scheduler.corun.facts import FIRST_MINUTE_RATIO
 from gpucommons.scheduler.policy.state import Client
 from scheduler.test_linked_gpus import GPUS, Node
 
@@ -40,12 +41,13 @@ def test_many_programs_of_one_user_get_what_one_program_of_another_gets(count: i
     ("settings", "others"), [(SchedulerSettings(), 1), (SchedulerSettings(fair_between="clients"), 3)]
 )
 def test_where_each_has_its_share_together_no_program_is_paused(settings: SchedulerSettings, others: int) -> None:
-    """One program of each owner; or any programs, where each client counts for itself."""
+    """One program of each owner; or any programs, where each client counts for itself. No look is answered here: they
+    take their budget of the first minute."""
     node = Node(settings)
     bob = node.program(GPUS[0], "uid:1002")
     for _ in range(others):
         node.program(GPUS[0], "uid:1001")
     node.run(5.0)
     share, longest_s = share_and_longest_pause(node, bob)
-    assert share == pytest.approx(1.0, abs=0.02)
+    assert share >= 1.0 - FIRST_MINUTE_RATIO
     assert longest_s <= 0.5

@@ -130,6 +130,50 @@ def test_a_program_that_is_idle_when_the_scheduler_is_switched_off_is_not_light(
     assert coruns.is_light(trainer.client.id) is False
 
 
+def test_a_loop_that_worked_while_a_light_program_rested_is_not_light() -> None:
+    """The agent lets an idle program rest after 8 s. Until then it competes, and uses nothing."""
+    simulation = PhasedSimulation(RealModel(), rests_s=8.0)
+    simulation.start([(6.0, "loader"), (FOREVER, None)])
+    simulation.run(6.0)
+    loop = simulation.start([(2.0, "loop"), (58.0, None), (FOREVER, "loop")])
+    simulation.run(2.0)
+    assert simulation.gpu.phases.coruns.is_light(loop.client.id) is False
+    simulation.run(58.0)
+    start_all(simulation, ["loop"])
+    assert sum(simulation.play(MINUTE_S).values()) >= 0.97
+
+
+def test_a_program_that_was_taken_to_be_light_is_seen_again_where_it_has_an_equal_part() -> None:
+    simulation = PhasedSimulation(RealModel())
+    first, _ = start_all(simulation, ["loop", "loop"])
+    simulation.run(1.2)
+    for _ in range(MAX_SAMPLES):
+        simulation.gpu.phases.coruns.measured((first.client.id,), DeviceActivity(0.3, busy=0.4), simulation.now)
+    assert simulation.gpu.phases.coruns.is_light(first.client.id)
+    simulation.run(10.0)
+    assert sum(simulation.play(MINUTE_S).values()) >= 0.97
+
+
+@pytest.mark.parametrize("answer_s", [0.006, 0.04])
+def test_measurements_count_that_come_some_milliseconds_after_the_phase(answer_s: float) -> None:
+    """The driver may serve another call first. A look that does not count pauses programs for nothing."""
+    simulation = PhasedSimulation(RealModel(), answer_s=answer_s)
+    jobs = start_all(simulation, ["loop", "loop"])
+    assert over_driver(simulation, jobs, ["loop", "loop"], MINUTE_S) >= 1.3
+    for job in jobs:
+        check_budget(job)
+
+
+def test_a_phase_does_not_wait_for_a_measurement_that_never_comes() -> None:
+    simulation = PhasedSimulation(RealModel(), answer_s=FOREVER)
+    jobs = start_all(simulation, ["train"] * 4, ["ann", "ann", "ann", "bob"])
+    simulation.run(10.0)
+    rates = simulation.play(MINUTE_S)
+    assert rates[jobs[3].client.id] == pytest.approx(0.5, abs=0.03)
+    for job in jobs:
+        check_budget(job)
+
+
 @pytest.mark.long
 def test_noise_does_not_revoke_a_verdict() -> None:
     """Two trainers for half an hour: each is paused a handful of times, not once a minute."""

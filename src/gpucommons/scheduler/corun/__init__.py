@@ -8,9 +8,9 @@ together, the device's activity is close to the sum of each client's activity wh
 (`progress_together`). What a client does alone and how much of the GPU each process uses is kept in `facts`.
 
  1. Light clients. A client that alone keeps the GPU busy for less than half of the time, or in bursts, is light. It
-    always runs, and no client is paused to measure it again. What it uses is charged to its owner. One that uses
-    little of the GPU may be light although a look found it busy: before three looks agree it is paused for fairness
-    only.
+    always runs, and no client is paused to measure it again, except once where it has most of an equal part of the
+    GPU. What it uses is charged to its owner. One that uses little of the GPU may be light although a look found it
+    busy: before three looks agree it is paused for fairness only.
  2. Fairness. Where owners compete and one of them gets less than its share while another gets more, owners take turns.
     All clients of an owner run in its turn. The cause is structural where the owners have different numbers of
     programs; else it is seen in what their processes use, for some seconds.

@@ -241,9 +241,10 @@ class Coruns(Generic[Client]):
         if len(clients) == 1:
             facts[clients[0]].learn_alone(activity, now_s)
         elif len(heavy) == 1:
-            # Light clients ran along. What each of them does alone is not part of this one's.
-            along = (facts[client].alone.mean for client in clients if client != heavy[0])
-            rest = activity.without(mean for mean in along if mean is not None)
+            # Light clients ran along. What each of them does alone is not part of this one's, unless it is idle now.
+            along = [facts[client] for client in clients if client != heavy[0]]
+            means = (light.alone.mean for light in along if not light.use.is_idle)
+            rest = activity.without(mean for mean in means if mean is not None)
             # Those that ran along had less of a full GPU than alone: that little was left makes no client light.
             proves_nothing = is_quiet(rest) and not is_quiet(activity, _FULL)
             if not (proves_nothing and facts[heavy[0]].light is False):

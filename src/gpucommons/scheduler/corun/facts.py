@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Final
 
-from gpucommons.model.gpu import DeviceActivity
+from gpucommons.model.gpu import IDLE_ACTIVITY, DeviceActivity
 
 # A client that is busy for less than this share of the time, when it is alone, is light; and so is one that is less
 # busy than that in more than a quarter of the samples, since it works in bursts.
@@ -110,6 +110,11 @@ class Use:
     @property
     def readings(self) -> int:
         return len(self._readings)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last reading shows no use. Without a reading: no."""
+        return bool(self._readings) and self._readings[-1][1] < IDLE_ACTIVITY
 
 
 class LatencyUse:
@@ -220,9 +225,9 @@ class ClientFacts:
         # After each look that confirmed what was known, the next doubt comes later.
         if now_s < self.looked_s + _DOUBT_S * _DOUBT_FACTOR**self.doubts:
             return
-        # One that worked in bursts may work all the time now and use no more than that: it is seen again once.
-        has_to_use_more = is_quiet(alone) or self.doubts > 0
-        explained = _CHANGED_RATIO * alone.busy + _CHANGED_POINTS if has_to_use_more else 0.0
+        # One that has most of an equal part is seen again once, whatever it did before: it may work all the time now
+        # and use no more than that. After that it has to use more than a look showed.
+        explained = _CHANGED_RATIO * alone.busy + _CHANGED_POINTS if self.doubts else 0.0
         if used > max(explained, _CHANGED_PART / clients):
             self.alone.clear()
             self.light = None

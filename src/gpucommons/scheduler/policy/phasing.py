@@ -29,6 +29,9 @@ from gpucommons.scheduler.policy.transitions import Grants
 BATCH: Final = SharingClass.BATCH
 # The second sample is taken this long before the phase ends: afterwards other clients run.
 _SAMPLE_EARLY_S: Final = 0.005
+# How much longer a phase lasts if its measurement has not come: the driver may serve another call first. A look that
+# was not measured would have paused programs for nothing, and their budget for the next minute is spent.
+_ANSWER_S: Final = 0.05
 # Shares of the longest pause: in turns, every program has one within the first; a program that was paused for longer
 # than the second runs next, whatever else is due.
 _PERIOD_RATIO: Final = 0.4
@@ -121,6 +124,7 @@ class Phasing:
             return ()
         ran = tuple(gpu.turns.running)
         gpu.phases.coruns.measured(ran, activity, now)
+        gpu.phases.until_s = min(gpu.phases.until_s, max(now, gpu.phases.planned_s))
         return ran
 
     def _requesting(self, gpu: GpuQueue, now: float) -> dict[int, Client]:
@@ -258,12 +262,14 @@ class Phasing:
         """From now on exactly the clients of the phase run: its time begins."""
         gpu.phases.begun = True
         self._count(gpu, gpu.phases.before, now)
-        gpu.phases.until_s = min(gpu.phases.until_s, now + phase.length_s)
+        latest_s = gpu.phases.until_s
+        gpu.phases.until_s = gpu.phases.planned_s = min(latest_s, now + phase.length_s)
         if phase.measure and gpu.phases.metered:
             # A lone client is measured for a moment, to see bursts as they are.
-            length_s = LOOK_S if phase.way is Way.ALONE else gpu.phases.until_s - now
+            length_s = LOOK_S if phase.way is Way.ALONE else gpu.phases.planned_s - now
             end_s = now + length_s - _SAMPLE_EARLY_S
             actions.append(self.measure(gpu, now + SETTLE_S, end_s))
+            gpu.phases.until_s = min(latest_s, gpu.phases.planned_s + _ANSWER_S)
 
     def _kept_until_s(self, gpu: GpuQueue, now: float) -> float:
         return min(

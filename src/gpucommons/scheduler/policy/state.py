@@ -589,6 +589,7 @@ class Phases:
         "measured",
         "members",
         "metered",
+        "planned_s",
         "until_s",
     )
 
@@ -600,11 +601,13 @@ class Phases:
         self.disturbed_s = LONG_AGO
         self.coruns: Coruns[int] = Coruns(turn_gain)
         # The phase in force: since when time is counted for it, whether exactly its clients run, and the clients that
-        # it considered. `before` is the last one that had begun; `measured` is the number of the last measurement.
+        # it considered. It ends at `planned_s` if its measurement has come by then, and at `until_s` at the latest.
+        # `before` is the last one that had begun; `measured` is the number of the last measurement.
         self.current: Phase[int] | None = None
         self.before: Phase[int] | None = None
         self.counted_s = now_s
         self.begun = False
+        self.planned_s = NEVER
         self.until_s = NEVER
         self.members: frozenset[int] = frozenset()
         self.measured = 0

@@ -27,8 +27,8 @@ OnMeasured = Callable[[ActivityMeasurement], None]
 
 # Two samples that are closer than the interval of the counters may be of the same one.
 _SHORTEST_S: Final = 0.1
-# A last sample that is taken later than this contains too much of what came after.
-_LATEST_S: Final = 0.02
+# A last sample that is taken later than this may contain what came after: a phase waits so long for it.
+_LATEST_S: Final = 0.05
 # A driver call that takes this long hangs.
 _HUNG_S: Final = 2.0
 _MAX_WAITING: Final = 128
