@@ -28,5 +28,4 @@ async def serve(agent: Agent) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     uvloop.run(serve(Agent(load(Path(sys.argv[1]), os.environ, {}).settings)))

@@ -160,7 +160,7 @@ class _Injector:
 
     async def _ask_runtime(self) -> str:
         access = cluster_access(self._settings) or in_cluster(os.environ)
-        async with ApiServer(access, _NODE_TIMEOUT_S, "grant its service account get on nodes") as api:
-            node = mapping(await api.get(f"/api/v1/nodes/{access.node_name}", {}))
+        api = ApiServer(access, _NODE_TIMEOUT_S, "grant its service account get on nodes")
+        node = mapping(await api.get(f"/api/v1/nodes/{access.node_name}", {}))
         info: Mapping[str, object] = mapping(mapping(node.get("status")).get("nodeInfo"))
         return text(info.get("containerRuntimeVersion"))

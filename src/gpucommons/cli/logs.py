@@ -35,5 +35,3 @@ def configure(format: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else HumanFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # An agent is scraped all day: a log line per request would hide everything else.
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -9,7 +9,8 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gpucommons.base.http_library import aiohttp
+from gpucommons.base.http_client import BodyTooLong, HttpError, HttpRequest, body_of, exchange, lines_of
+from gpucommons.base.text import LineTooLong
 from gpucommons.cli.agent_client import AgentAddress
 from gpucommons.faces.documents.delta import apply
 from gpucommons.model.viewer import SEES_ALL
@@ -29,6 +30,8 @@ _RETRY_S = (1.0, 2.0, 4.0)
 _SILENCE_S = 40.0
 _CONNECT_S = 5.0
 _LONGEST_LINE_BYTES = 16 * 2**20
+_MAX_DOCUMENT_BYTES = 64 * 2**20
+_FAILURES = (HttpError, OSError, ValueError, BodyTooLong, LineTooLong)
 
 
 class FeedUpdate(NamedTuple):
@@ -59,18 +62,16 @@ class AgentFeed:
         # A port of this machine may be a tunnel to another one.
         self.is_local = bool(address.socket_path)
         self._address = address
-        self._base = address.base
 
     async def updates(self) -> AsyncGenerator[FeedUpdate, None]:
         failures = 0
         while True:
             try:
-                async with self._session() as session:
-                    async for update in self._stream(session):
-                        failures = 0
-                        yield update
+                async for update in self._stream():
+                    failures = 0
+                    yield update
                 reason = "the agent closed the stream"
-            except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            except _FAILURES as error:
                 number = isinstance(error, OSError) and error.errno
                 reason = os.strerror(number) if number else str(error) or type(error).__name__
             yield FeedUpdate(None, lost=" ".join(reason.split()))
@@ -79,54 +80,55 @@ class AgentFeed:
 
     async def ask(self, name: str, parameters: Mapping[str, str]) -> Document | None:
         try:
-            async with (
-                self._session() as session,
-                session.get(f"{self._base}/api/v1/{name}", params=dict(parameters)) as answer,
-            ):
-                document: Document | None = await answer.json() if answer.status == 200 else None
-                return document
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return await self._document(name, parameters)
+        except _FAILURES:
             return None
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _request(self, name: str, parameters: Mapping[str, str]) -> HttpRequest:
         address = self._address
-        tls = address.tls()
-        connector = (
-            aiohttp.UnixConnector(address.socket_path)
-            if address.socket_path
-            else aiohttp.TCPConnector(ssl=True if tls is None else tls)
-        )
-        return aiohttp.ClientSession(
-            connector=connector,
+        return HttpRequest(
+            f"{address.base}/api/v1/{name}",
+            parameters=parameters,
             headers=address.headers(),
-            timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S),
-            read_bufsize=_LONGEST_LINE_BYTES,
+            socket_path=address.socket_path,
+            tls=address.tls(),
+            connect_s=_CONNECT_S,
+            silence_s=_SILENCE_S,
         )
 
-    async def _stream(self, session: aiohttp.ClientSession) -> AsyncGenerator[FeedUpdate, None]:
+    async def _document(self, name: str, parameters: Mapping[str, str]) -> Document:
+        async with exchange(self._request(name, parameters)) as answer:
+            _check_status(answer.status)
+            document: Document = json.loads(await body_of(answer, _MAX_DOCUMENT_BYTES))
+            return document
+
+    async def _stream(self) -> AsyncGenerator[FeedUpdate, None]:
         document: Document = {}
-        async with session.get(f"{self._base}/api/v1/stream") as answer:
-            answer.raise_for_status()
+        async with exchange(self._request("stream", {})) as answer:
+            _check_status(answer.status)
             event = ""
-            async for raw in answer.content:
-                name, _, value = raw.decode().rstrip("\n").partition(": ")
+            async for line in lines_of(answer, _LONGEST_LINE_BYTES):
+                name, _, value = line.decode().partition(": ")
                 if name == "event":
                     event = value
                 elif name == "data" and event == "snapshot":
                     document = json.loads(value)
-                    yield FeedUpdate(document, await self._recent(session))
+                    yield FeedUpdate(document, await self._recent())
                 elif name == "data" and event == "delta":
                     document = apply(document, json.loads(value))
                     yield FeedUpdate(document)
 
-    async def _recent(self, session: aiohttp.ClientSession) -> Recent:
-        by_series: dict[str, Mapping[str, Sequence[float | None]]] = {}
-        for series in (UTILIZATION, MEMORY):
-            query = {"series": series, "range": f"{RECENT_S}s", "points": str(RECENT_S)}
-            async with session.get(f"{self._base}/api/v1/history", params=query) as answer:
-                answer.raise_for_status()
-                by_series[series] = (await answer.json())["values"]
-        return by_series
+    async def _recent(self) -> Recent:
+        query = {"range": f"{RECENT_S}s", "points": str(RECENT_S)}
+        return {
+            series: (await self._document("history", {"series": series, **query}))["values"]
+            for series in (UTILIZATION, MEMORY)
+        }
+
+
+def _check_status(status: int) -> None:
+    if status != 200:
+        raise ValueError(f"the agent answered with status {status}")
 
 
 class LocalFeed:

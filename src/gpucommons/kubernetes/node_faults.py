@@ -186,23 +186,23 @@ class NodeFaults:
         while self._required is None:
             await self._changed.wait()
         access = self._access or in_cluster(os.environ)
-        async with ApiServer(access, self._timeout_s, _GRANT) as api:
-            while True:
-                self._changed.clear()
-                required = self._required
-                try:
-                    await self._reconcile(api, access.node_name, required)
-                except SourceError as error:
-                    if error.reason == "conflict":
-                        continue
-                    raise
-                self._latest.succeed(NodeFaultsReading(len(required.faults), self._taint and bool(required.faults)))
-                self._backoff.reset()
-                try:
-                    async with asyncio.timeout(self._check_every_s):
-                        await self._changed.wait()
-                except TimeoutError:
-                    pass
+        api = ApiServer(access, self._timeout_s, _GRANT)
+        while True:
+            self._changed.clear()
+            required = self._required
+            try:
+                await self._reconcile(api, access.node_name, required)
+            except SourceError as error:
+                if error.reason == "conflict":
+                    continue
+                raise
+            self._latest.succeed(NodeFaultsReading(len(required.faults), self._taint and bool(required.faults)))
+            self._backoff.reset()
+            try:
+                async with asyncio.timeout(self._check_every_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
 
     async def _reconcile(self, api: ApiServer, name: str, required: FaultReport) -> None:
         path = f"/api/v1/nodes/{name}"

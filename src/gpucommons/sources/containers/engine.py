@@ -4,11 +4,9 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from gpucommons.base.http_client import body_of, failures_of, lines_of
-from gpucommons.base.http_library import aiohttp
+from gpucommons.base.http_client import Answer, HttpRequest, body_of, exchange, failures_of, lines_of
 from gpucommons.model.workloads import Container, ContainerState, DeviceRequest
 from gpucommons.sources.source import (
     JsonObject,
@@ -107,7 +105,6 @@ def _device_paths(value: object) -> tuple[str, ...]:
 _NEWEST_KNOWN = (1, 44)
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _MAX_LIST_BYTES = 16 * 1024 * 1024
-_MAX_CONNECTIONS = 8
 
 # Docker's names and Podman's. Events of health checks are filtered out: they are by far the most frequent.
 _ACTIONS_GONE = ("destroy", "remove")
@@ -158,28 +155,15 @@ class EngineEvent(NamedTuple):
 
 
 class ContainerEngine:
-    """The API of one daemon, as a context manager. Call `connect` first."""
+    """The API of one daemon. Call `connect` first."""
 
     def __init__(self, kind: EngineKind, socket: str, timeout_s: float) -> None:
         self._kind = kind
         self._socket = socket
         self._whose = f"{kind.title} at {socket}"
         self._timeout_s = timeout_s
-        self._base = "http://localhost"
+        self._prefix = ""
         self._runtime = kind.name
-
-    async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(self._socket, limit=_MAX_CONNECTIONS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.close()
 
     async def connect(self) -> None:
         """Find out which program answers, and negotiate the version of the API."""
@@ -187,30 +171,31 @@ class ContainerEngine:
         version = agreed_version(text(about.get("MinAPIVersion")), text(about.get("ApiVersion")))
         if version is None:
             raise SourceError("garbage", f"{self._whose} does not report its API version")
-        self._base = f"http://localhost/v{version}"
+        self._prefix = f"/v{version}"
         components = (text(mapping(item).get("Name")) for item in items(about.get("Components")))
         self._runtime = PODMAN.name if any("Podman" in name for name in components) else DOCKER.name
 
     async def ping(self) -> None:
         with self._failures():
-            async with self._http.get("http://localhost/_ping", allow_redirects=False) as response:
-                await body_of(response, _MAX_ANSWER_BYTES)
-                self._check_status(response)
+            async with exchange(self._request("/_ping")) as answer:
+                await body_of(answer, _MAX_ANSWER_BYTES)
+                self._check_status(answer, "/_ping")
 
     async def container_ids(self) -> list[str]:
         """All containers, including stopped ones. Entries without a full id are ignored."""
-        listed = items(await self._get("/containers/json?all=1", _MAX_LIST_BYTES))
+        listed = items(await self._get(f"{self._prefix}/containers/json?all=1", _MAX_LIST_BYTES))
         ids = (text(mapping(entry).get("Id")) for entry in listed)
         return [id for id in ids if is_full_id(id)]
 
     async def inspect(self, id: str) -> Container | None:
         """None if there is no such container."""
+        path = f"{self._prefix}/containers/{id}/json"
         with self._failures():
-            async with self._http.get(f"{self._base}/containers/{id}/json", allow_redirects=False) as response:
-                if response.status == 404:
+            async with exchange(self._request(path)) as answer:
+                if answer.status == 404:
                     return None
-                self._check_status(response)
-                body = await body_of(response, _MAX_ANSWER_BYTES)
+                self._check_status(answer, path)
+                body = await body_of(answer, _MAX_ANSWER_BYTES)
         container = container_of(parse(body, self._whose), self._runtime)
         if container is None or container.id != id:
             raise SourceError("garbage", f"{self._whose} returned another container than the one requested")
@@ -223,15 +208,17 @@ class ContainerEngine:
         there is no need to wait for the start of the stream.
         """
         filters = json.dumps({"type": ["container"], "event": _ACTIONS})
+        path = f"{self._prefix}/events"
+        request = HttpRequest(
+            f"http://localhost{path}",
+            parameters={"since": f"{since_s:.9f}", "filters": filters},
+            socket_path=self._socket,
+            connect_s=self._timeout_s,
+        )
         with self._failures():
-            async with self._http.get(
-                f"{self._base}/events",
-                params={"since": f"{since_s:.9f}", "filters": filters},
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s),
-                allow_redirects=False,
-            ) as response:
-                self._check_status(response)
-                async for line in lines_of(response, _MAX_ANSWER_BYTES):
+            async with exchange(request) as answer:
+                self._check_status(answer, path)
+                async for line in lines_of(answer, _MAX_ANSWER_BYTES):
                     event = event_of(parse(line, self._whose))
                     if event is not None:
                         yield event
@@ -239,13 +226,16 @@ class ContainerEngine:
 
     async def _get(self, path: str, max_bytes: int) -> object:
         with self._failures():
-            async with self._http.get(self._base + path, allow_redirects=False) as response:
-                self._check_status(response)
-                return parse(await body_of(response, max_bytes), self._whose)
+            async with exchange(self._request(path)) as answer:
+                self._check_status(answer, path)
+                return parse(await body_of(answer, max_bytes), self._whose)
 
-    def _check_status(self, response: aiohttp.ClientResponse) -> None:
-        if response.status != 200:
-            raise SourceError("status", f"{self._whose} answered {response.status} to {response.url.path}")
+    def _request(self, path: str) -> HttpRequest:
+        return HttpRequest(f"http://localhost{path}", socket_path=self._socket, total_s=self._timeout_s)
+
+    def _check_status(self, answer: Answer, path: str) -> None:
+        if answer.status != 200:
+            raise SourceError("status", f"{self._whose} answered {answer.status} to {path.partition('?')[0]}")
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -175,18 +175,18 @@ class ContainerFollower:
 
     async def _follow(self) -> None:
         """One connection to the daemon, until it is lost: always ends with an exception."""
-        async with ContainerEngine(self._kind, self._socket, self._timeout_s) as engine:
-            await engine.connect()
-            session = _Session(engine, self._wall() - _OVERLAP_S)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(session.follow_events())
-                for _ in range(_INSPECTS_AT_ONCE):
-                    tasks.create_task(session.inspect_due())
-                await session.relist()
-                await session.complete.wait()
-                self._backoff.reset()
-                self._latest.succeed(session.mirror)
-                await session.check_periodically(self._heartbeat_s, self._relist_s)
+        engine = ContainerEngine(self._kind, self._socket, self._timeout_s)
+        await engine.connect()
+        session = _Session(engine, self._wall() - _OVERLAP_S)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(session.follow_events())
+            for _ in range(_INSPECTS_AT_ONCE):
+                tasks.create_task(session.inspect_due())
+            await session.relist()
+            await session.complete.wait()
+            self._backoff.reset()
+            self._latest.succeed(session.mirror)
+            await session.check_periodically(self._heartbeat_s, self._relist_s)
 
 
 class _Session:

@@ -9,11 +9,9 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from gpucommons.base.http_client import body_of, failures_of, lines_of
-from gpucommons.base.http_library import aiohttp
+from gpucommons.base.http_client import Answer, HttpRequest, body_of, exchange, failures_of, lines_of
 from gpucommons.sources.kubernetes.pods import Expired
 from gpucommons.sources.source import SourceAbsent, SourceError, parse
 
@@ -84,80 +82,55 @@ _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class ApiServer:
-    """One server, as a context manager. `grant` is what to do if the server denies access."""
+    """One server. `grant` is what to do if it denies access. Raises SourceError where the authority cannot be read."""
 
     def __init__(self, access: ClusterAccess, timeout_s: float, grant: str) -> None:
         self._access = access
         self._timeout_s = timeout_s
         self._grant = grant
         self._url = access.url.rstrip("/")
-
-    async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._access.tls() if self._url.startswith("https:") else True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept": "application/json", "User-Agent": "gpucommons"},
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.close()
+        self._tls = access.tls() if self._url.startswith("https:") else None
 
     async def get(self, path: str, parameters: Mapping[str, str]) -> object:
-        limits = aiohttp.ClientTimeout(total=self._timeout_s)
-        with self._failures():
-            async with self._request(path, parameters, limits) as response:
-                return parse(await body_of(response, _MAX_ANSWER_BYTES), self._url)
+        return await self._carry_out(self._request(path, parameters))
 
     async def send(self, method: str, path: str, document: object, content_type: str = "application/json") -> object:
         """The object as the server has it now. A SourceError with the reason `conflict`: it was changed meanwhile."""
-        limits = aiohttp.ClientTimeout(total=self._timeout_s)
-        with self._failures():
-            async with self._request(path, {}, limits, method, json.dumps(document).encode(), content_type) as response:
-                return parse(await body_of(response, _MAX_ANSWER_BYTES), self._url)
+        request = self._request(path, {}, {"Content-Type": content_type})
+        return await self._carry_out(request._replace(method=method, body=json.dumps(document).encode()))
 
     @asynccontextmanager
     async def stream(
         self, path: str, parameters: Mapping[str, str], silence_s: float
     ) -> AsyncIterator[AsyncIterator[object]]:
         """Yields the documents of a stream once the server has accepted it. Silence of `silence_s` ends it."""
-        limits = aiohttp.ClientTimeout(total=None, sock_read=silence_s)
+        request = self._request(path, parameters)._replace(total_s=None, silence_s=silence_s)
         with self._failures():
-            async with (
-                asyncio.timeout(self._timeout_s) as patience,
-                self._request(path, parameters, limits) as response,
-            ):
+            async with asyncio.timeout(self._timeout_s) as patience, exchange(request) as answer:
+                self._check_status(answer.status)
                 patience.reschedule(None)
-                yield self._documents(response)
+                yield self._documents(answer)
 
-    async def _documents(self, response: aiohttp.ClientResponse) -> AsyncIterator[object]:
-        async for line in lines_of(response, _MAX_EVENT_BYTES):
+    async def _documents(self, answer: Answer) -> AsyncIterator[object]:
+        async for line in lines_of(answer, _MAX_EVENT_BYTES):
             yield parse(line, self._url)
 
-    @asynccontextmanager
-    async def _request(
-        self,
-        path: str,
-        parameters: Mapping[str, str],
-        limits: aiohttp.ClientTimeout,
-        method: str = "GET",
-        body: bytes | None = None,
-        content_type: str = "",
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        typed = {"Content-Type": content_type} if content_type else {}
-        async with self._http.request(
-            method,
+    def _request(
+        self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str] | None = None
+    ) -> HttpRequest:
+        return HttpRequest(
             self._url + path,
-            params=parameters,
-            headers=self._access.headers() | typed,
-            data=body,
-            timeout=limits,
-            allow_redirects=False,
-        ) as response:
-            self._check_status(response.status)
-            yield response
+            parameters=parameters,
+            headers={"Accept": "application/json", **self._access.headers(), **(headers or {})},
+            tls=self._tls,
+            total_s=self._timeout_s,
+        )
+
+    async def _carry_out(self, request: HttpRequest) -> object:
+        with self._failures():
+            async with exchange(request) as answer:
+                self._check_status(answer.status)
+                return parse(await body_of(answer, _MAX_ANSWER_BYTES), self._url)
 
     def _check_status(self, status: int) -> None:
         if status == 410:

@@ -70,11 +70,11 @@ class PodFollower:
         """One connection, until it breaks: always ends with an exception."""
         self._watch_was_useful = False
         access = self._access or in_cluster(os.environ)
-        async with ApiServer(access, self._timeout_s, _GRANT) as api:
-            if self._table is None:
-                self._table = await self._list(api, access.node_name)
-            while True:
-                await self._watch(api, self._table, access.node_name)
+        api = ApiServer(access, self._timeout_s, _GRANT)
+        if self._table is None:
+            self._table = await self._list(api, access.node_name)
+        while True:
+            await self._watch(api, self._table, access.node_name)
 
     async def _list(self, api: ApiServer, node_name: str) -> PodTable:
         table = PodTable(node_name, self._allowed_labels)
@@ -161,12 +161,12 @@ class KubeletPodFollower:
         await keep_following(self._follow, self._latest.fail_by, self._backoff)
 
     async def _follow(self) -> None:
-        async with ApiServer(self._access, self._timeout_s, _KUBELET_GRANT) as api:
-            while True:
-                answer = mapping(await api.get("/pods", {}))
-                if text(answer.get("kind")) != "PodList":
-                    raise SourceError("garbage", f"the response of {self._access.url} is not a list of pods")
-                pods = (pod_of(document, self._allowed_labels) for document in items(answer.get("items")))
-                self._latest.succeed(PodReading.of(pod for pod in pods if pod is not None))
-                self._backoff.reset()
-                await asyncio.sleep(self._refresh_s)
+        api = ApiServer(self._access, self._timeout_s, _KUBELET_GRANT)
+        while True:
+            answer = mapping(await api.get("/pods", {}))
+            if text(answer.get("kind")) != "PodList":
+                raise SourceError("garbage", f"the response of {self._access.url} is not a list of pods")
+            pods = (pod_of(document, self._allowed_labels) for document in items(answer.get("items")))
+            self._latest.succeed(PodReading.of(pod for pod in pods if pod is not None))
+            self._backoff.reset()
+            await asyncio.sleep(self._refresh_s)

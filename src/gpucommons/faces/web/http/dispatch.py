@@ -6,12 +6,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
+from gpucommons.base.http_client import encode_fields
 from gpucommons.base.threads import ThreadsExhausted
 from gpucommons.faces.web.access.control import AccessControl, HostNames
 from gpucommons.faces.web.access.reload import WebConfigSettings
 from gpucommons.faces.web.http.connections import ConnectionGuard, Connections
 from gpucommons.faces.web.http.listeners import Peers, WebPeer
-from gpucommons.faces.web.http.protocol import OutgoingResponse, encode_fields
+from gpucommons.faces.web.http.protocol import OutgoingResponse
 from gpucommons.faces.web.http.request_head import RequestHead
 from gpucommons.faces.web.routes.request import SECURITY_HEADERS, Request, Response, text
 from gpucommons.faces.web.routes.table import App

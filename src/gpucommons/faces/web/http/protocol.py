@@ -14,12 +14,12 @@ the sending side is closed, and what the peer sends is dropped until it closes, 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from functools import lru_cache
-from http import HTTPStatus
 from typing import NamedTuple, cast
 
+from gpucommons.base.http_client import encode_fields
 from gpucommons.faces.web.http.connections import ConnectionGuard
 from gpucommons.faces.web.http.request_head import HeadParser, RequestError, RequestHead
 from gpucommons.faces.web.routes.request import PLAIN_TEXT, SECURITY_HEADERS
@@ -27,6 +27,7 @@ from gpucommons.faces.web.routes.request import PLAIN_TEXT, SECURITY_HEADERS
 _WHOLE_BYTES = 128 * 1024
 _PIECE_BYTES = 64 * 1024
 _LINGER_S = 2.0
+_NOT_MODIFIED = 304
 # Requests of one peer that are answered before other peers get their turn.
 _REQUESTS_AT_ONCE = 16
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -159,8 +160,9 @@ class HttpConnection:
                 self._await_request(transport)
                 return
             self._answer(transport, head)
-        self._pause_reading()
-        self._loop.call_soon(self._answer_requests)
+        if not self._is_last:
+            self._pause_reading()
+            self._loop.call_soon(self._answer_requests)
 
     @property
     def _is_busy(self) -> bool:
@@ -169,14 +171,18 @@ class HttpConnection:
     def _await_request(self, transport: asyncio.Transport) -> None:
         if self._peer_ended:
             transport.close()
-        elif self._reading_paused:
-            self._reading_paused = False
-            transport.resume_reading()
+        else:
+            self._resume_reading(transport)
 
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
+
+    def _resume_reading(self, transport: asyncio.Transport) -> None:
+        if self._reading_paused and not transport.is_closing():
+            self._reading_paused = False
+            transport.resume_reading()
 
     def _refuse(self, transport: asyncio.Transport, error: RequestError) -> None:
         self._guard.count_refusal("malformed")
@@ -227,7 +233,7 @@ class HttpConnection:
         self._answer_requests()
 
     def _send_whole(self, transport: asyncio.Transport, head: RequestHead, response: OutgoingResponse) -> None:
-        if response.status == HTTPStatus.NOT_MODIFIED or response.stream is not None:
+        if response.status == _NOT_MODIFIED or response.stream is not None:
             length = b""
         else:
             length = b"Content-Length: %d\r\n" % len(response.body)
@@ -254,6 +260,8 @@ class HttpConnection:
     ) -> None:
         self._guard.exempt_stream()
         self._is_last = True
+        # What the peer sends is dropped from now on, and its end is noticed.
+        self._resume_reading(transport)
         is_chunked = not head.is_http_1_0
         transport.write(self._begin(head, response, b"Transfer-Encoding: chunked\r\n" if is_chunked else b""))
         async with aclosing(stream()) as events:
@@ -298,15 +306,8 @@ class HttpConnection:
             transport.close()
         else:
             transport.write_eof()
+            self._resume_reading(transport)
             self._linger = self._loop.call_later(_LINGER_S, transport.close)
-
-
-def encode_fields(headers: Mapping[str, str]) -> bytes:
-    """The lines of header fields. Raises ValueError where a value would end its line."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    if lines.count("\r") != len(headers) or lines.count("\n") != len(headers) or "\0" in lines:
-        raise ValueError(f"a control character in a header field: {lines!r}")
-    return lines.encode()
 
 
 _CLOSE = b"Connection: close\r\n"
@@ -327,6 +328,9 @@ def _head(status: int, fields: bytes, length: bytes, connection: bytes, minor_ve
 
 @lru_cache(maxsize=64)
 def _status_line(status: int) -> bytes:
+    # Imported here: an enumeration of sixty takes milliseconds of the start.
+    from http import HTTPStatus
+
     return f"{status} {HTTPStatus(status).phrase}\r\n".encode()
 
 
