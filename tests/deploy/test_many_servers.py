@@ -70,7 +70,7 @@ def test_wheels_are_installed_without_a_network(server: BootedSystemd) -> None:
 def test_the_playbook_installs_and_changes_nothing_when_it_runs_again(server: BootedSystemd, built: Path) -> None:
     ansible = built / "ansible"
     subprocess.run([PYTHON, "-m", "venv", ansible], check=True, capture_output=True, timeout=300)
-    pip = [ansible / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "ansible-core"]
+    pip = [str(ansible / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "ansible-core"]
     subprocess.run(pip, check=True, capture_output=True, timeout=300)
     (built / "playbook.yml").write_text(blocks(PAGE, "yaml")[0])
     (built / "inventory").write_text(

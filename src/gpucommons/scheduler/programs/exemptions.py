@@ -6,7 +6,7 @@ Each has its reason, in a sentence for `status`.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -237,8 +237,8 @@ def _by_refusal(
     if not rest or len(program.devices) > 1:
         yield program, verdict
         return
-    yield replace(program, processes=rest), None
-    yield replace(program, processes=alone), verdict
+    yield program._replace(processes=rest), None
+    yield program._replace(processes=alone), verdict
 
 
 def _is_in_force(refusal: Refusal, now_s: float) -> bool:
