@@ -27,6 +27,7 @@ from gpucommons.scheduler.parking.arrivals import ArrivalPlan, GoesOn, GpuMemory
 from gpucommons.scheduler.parking.host import job_marks, newcomer_facts
 from gpucommons.scheduler.parking.moves import ParkLog
 from gpucommons.scheduler.parking.programs import ParkedProgram, ResidentProgram, program_of_process
+from gpucommons.scheduler.parking.values import ParkStage
 from gpucommons.scheduler.programs.jobs import Program
 from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
 
@@ -60,8 +61,14 @@ class _Arrival:
 
     @property
     def parked(self) -> tuple[ParkedFor, ...]:
-        """What was parked for it. Some of what was chosen may not have been possible."""
-        return tuple(row for program, row in self.chosen if program.was_moved)
+        """What was parked for it. Some of what was chosen may not have been possible. Where it has its room, the memory of
+        a program whose move has not been reported yet has left the GPU."""
+        has_room = self.why is GoesOn.ROOM
+        return tuple(
+            row
+            for program, row in self.chosen
+            if program.was_moved or (has_room and program.stage is ParkStage.PARKING)
+        )
 
     def reading(self, now_s: float) -> ArrivalReading:
         end_s = now_s if self.newcomer.went_on_s is None else self.newcomer.went_on_s
