@@ -61,8 +61,8 @@ class _Arrival:
 
     @property
     def parked(self) -> tuple[ParkedFor, ...]:
-        """What was parked for it. Some of what was chosen may not have been possible. Where it has its room, the memory of
-        a program whose move has not been reported yet has left the GPU."""
+        """What was parked for it. Some of what was chosen may not have been possible. Where it has its room, the memory
+        of a program whose move has not been reported yet has left the GPU."""
         has_room = self.why is GoesOn.ROOM
         return tuple(
             row
