@@ -59,6 +59,7 @@ def test_rising_precedence(tmp_path: Path) -> None:
         ("[sampling]\ninterval_s = true\n", ["sampling.interval_s"]),
         ("[sampling]\ninterval_s = 0.0\n", ["sampling.interval_s", "at least 0.1"]),
         ("[sampling]\ninterval_s = nan\n", ["sampling.interval_s", "finite"]),
+        ("[sampling]\ninterval_s = 1" + 400 * "0" + "\n", ["sampling.interval_s", "a number below"]),
         ("[web]\nmax_connections = 1.5\n", ["web.max_connections", "a whole number"]),
         ("[web]\nlisten = 'localhost'\n", ["web.listen", "HOST:PORT"]),
         ("[web]\nlisten = 3\n", ["'web.listen': expected a string, got 3"]),

@@ -72,6 +72,8 @@ def test_every_user_may_connect_and_the_file_is_removed(tmp_path: Path) -> None:
         (b'{"request": "run", "gpus": 9}\n', "9 GPUs requested, this node has 2 GPUs"),
         (b'{"request": "run", "memory_bytes": -1}\n', "invalid memory_bytes"),
         (b'{"request": "run", "limit_s": NaN}\n', "invalid limit_s"),
+        (b'{"request": "run", "limit_s": ' + b"9" * 400 + b"}\n", "invalid limit_s"),
+        (b'{"request": "reserve", "gpus": 1, "from_s": -' + b"9" * 400 + b', "for_s": 5}\n', "invalid from_s"),
         (b'{"request": "run", "share": "yes"}\n', "invalid share"),
         (b'{"request": "run", "name": "' + b"x" * 65 + b'"}\n', "invalid name"),
         (b'{"request": "resume", "id": "1", "token": "x"}\n', "lease 1 is not known"),

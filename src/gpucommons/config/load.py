@@ -10,6 +10,7 @@ import json
 import keyword
 import math
 import re
+import sys
 import tomllib
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -323,7 +324,10 @@ def _from_text(key: Key, text: str, where: str) -> Any:
 
 def _checked(key: Key, value: Any, where: str) -> Any:
     if key.type is float and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ConfigError(f"{where}: expected a number below {sys.float_info.max:g}") from None
     if key.guards["as_text"] is not None:
         try:
             value = key.guards["as_text"](value)

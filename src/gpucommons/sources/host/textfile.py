@@ -2,8 +2,12 @@
 
 A file that cannot be read or is not valid costs its own metrics and is reported; the others are served. As in
 node_exporter, a sample with a time stamp makes its file invalid: a stale value would look fresh.
+
+Other users may be allowed to write into the directory, and the agent may be root: a link is followed only if root or
+the agent's user has made it.
 """
 
+import errno
 import glob
 import logging
 import os
@@ -81,7 +85,7 @@ class _Parser:
             labels, rest = _labels(rest)
         value, *more = rest.split()[:2] or [""]
         if _VALUE.fullmatch(value) is None:
-            raise TextFileError(f"value {value!r} of {name} is not a number")
+            raise TextFileError(f"value {value[:40]!r} of {name[:80]} is not a number")
         if more:
             raise TextFileError(f"{name} has a time stamp; remove it")
         key = (name, frozenset(labels))
@@ -202,8 +206,7 @@ class TextFileReader:
 
 
 def _read_file(path: str, previous: _File | None) -> _File:
-    """Does not wait on a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = _open(path)
     try:
         status = os.fstat(descriptor)
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -224,6 +227,25 @@ def _read_file(path: str, previous: _File | None) -> _File:
     finally:
         os.close(descriptor)
     return _File(version, status.st_mtime_ns // 10**9, families, problem)
+
+
+def _open(path: str) -> int:
+    """Does not wait on a pipe."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    # The link itself: another one may be in its place a moment later.
+    link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(link).st_uid not in (0, os.geteuid()):
+            raise OSError(errno.EACCES, "a link that another user has made is not followed")
+        target = os.readlink("", dir_fd=link)
+    finally:
+        os.close(link)
+    return os.open(os.path.join(os.path.dirname(path), target), flags)
 
 
 def _merge(files: Iterable[tuple[str, tuple[TextFamily, ...]]], problems: dict[str, str]) -> tuple[TextFamily, ...]:

@@ -17,6 +17,7 @@ from gpucommons.faces.exposition.exposition import DialectRenderer, Exposition
 from gpucommons.model.host import TextFamily, TextFilesReading, TextSample
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.sources.host.textfile import TextFileError, TextFileReader, parse_text
+from needs import needs_root
 from parsing import Series, parsed, same, types_of
 from promtool import judged
 from running import running_agent
@@ -233,3 +234,21 @@ def test_what_is_served_is_parsed_as_the_same(labels: dict[str, str], value: flo
     body, _ = Exposition(lambda: snapshot, DIALECTS).metrics("nodeexporter", openmetrics=False, gzip=False)
     (again,) = [family for family in parse_text(body.decode()) if family.name == "x"]
     assert again.samples == (sample,)
+
+
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    """Root may read files that the maker of the link may not. What is quoted of a file that is not valid is short."""
+    needs_root()
+    secret = tmp_path / "shadow"
+    secret.write_text("root:$y$j9T$secret:19000:0:99999:7:::\n")
+    directory = tmp_path / "metrics"
+    directory.mkdir()
+    (directory / "theirs.prom").symlink_to(secret)
+    os.lchown(directory / "theirs.prom", 4713, 4713)
+    (tmp_path / "ours").write_text("a_metric 1\n")
+    (directory / "ours.prom").symlink_to("../ours")
+    reading = TextFileReader(str(directory)).read()
+    assert [family.name for family in reading.families] == ["a_metric"]
+    assert reading.problems == {str(directory / "theirs.prom"): "a link that another user has made is not followed"}
+    (directory / "long.prom").write_text("a_metric " + "x" * 5000 + "\n")
+    assert len(TextFileReader(str(directory)).read().problems[str(directory / "long.prom")]) < 200
