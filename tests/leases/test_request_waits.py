@@ -64,6 +64,13 @@ def test_the_line_of_a_waiting_run_fits_the_terminal_and_says_how_to_leave(
         assert "start in about 25 s: GPU 3 is held by" in text
 
 
+def test_the_line_names_the_holder_and_the_idle_time_in_80_columns() -> None:
+    sentence = "GPU 6.1 is held by chen, idle for 1 h 1 min; 16 more that fit are in use"
+    line = {"position": 3, "of": 3, "sentence": sentence, "expected_s": 81.0}
+    text = waiting_line(line, 9.0, 79)
+    assert text == "waiting 9 s, 3 of 3, about 81 s: GPU 6.1: chen, idle 1 h 1 min (Ctrl-C leaves)"
+
+
 def test_memory_without_a_unit_is_refused() -> None:
     assert parse_gpu_memory("1T") == 10**12
     assert parse_gpu_memory("1.5Ti") == 3 << 39

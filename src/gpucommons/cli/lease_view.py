@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpucommons.base.periods import spoken_duration
+from gpucommons.base.periods import spoken_age, spoken_duration
 from gpucommons.cli.output import Line, plain_line
 from gpucommons.cli.text_table import TextTable, wrapped
 
@@ -17,22 +17,25 @@ _LEAST_REASON = 12
 def waiting_line(line: Mapping[str, Any], waited_s: float, width: int | None) -> str:
     """`waiting 40 s, place 2 of 5, start in about 14 min: GPU 3 is held by emeka, idle for 2 min (Ctrl-C leaves)`.
 
-    In a terminal the reason is cut where the line would be wider than it: the place and how to leave stay.
+    Where that is wider than the terminal: `waiting 40 s, 2 of 5, about 14 min: GPU 3: emeka, idle 2 min (Ctrl-C leaves)`.
+    A longer reason is cut: the place and how to leave stay.
     """
     expected = line.get("expected_s")
-    when = "" if not isinstance(expected, int | float) else f", start in about {spoken_duration(round(expected))}"
-    waited = f" {spoken_duration(round(waited_s))}" if waited_s >= 1 else ""
-    begin = f"waiting{waited}, place {line['position']} of {line['of']}{when}"
-    if width is None:
-        return f"{begin}: {line['sentence']}"
-    room = width - len(begin) - len(_LEAVE) - len(": ") - len(" ()")
+    when = "" if not isinstance(expected, int | float) else f"about {spoken_age(expected)}"
+    waited = f" {spoken_age(waited_s)}" if waited_s >= 1 else ""
+    place = f"{line['position']} of {line['of']}"
+    begin = f"waiting{waited}, place {place}" + (f", start in {when}" if when else "")
     sentence = str(line["sentence"])
-    for shorter in (sentence, sentence.partition(";")[0]):
-        if len(shorter) <= room:
-            return f"{begin}: {shorter} ({_LEAVE})"
-    if room >= _LEAST_REASON:
-        return f"{begin}: {sentence[: room - 1]}… ({_LEAVE})"
-    return f"{begin} ({_LEAVE})"
+    if width is None:
+        return f"{begin}: {sentence}"
+    first = sentence.partition(";")[0]
+    brief = f"waiting{waited}, {place}" + (f", {when}" if when else "")
+    briefest = first.replace(" is held by ", ": ").replace(", idle for ", ", idle ")
+    for text in (f"{begin}: {sentence}", f"{begin}: {first}", f"{brief}: {first}", f"{brief}: {briefest}"):
+        if len(text) + len(f" ({_LEAVE})") <= width:
+            return f"{text} ({_LEAVE})"
+    room = width - len(f"{brief}: … ({_LEAVE})")
+    return f"{brief}: {briefest[:room]}… ({_LEAVE})" if room >= _LEAST_REASON else f"{brief} ({_LEAVE})"
 
 
 def requests_of(queue: Mapping[str, Any], user: str) -> list[str]:
