@@ -33,7 +33,7 @@ def test_every_figure_and_the_hints() -> None:
     title, *rest = job_lines(JOB)
     assert title.startswith("lease-12 of alice: waited 40 s, ran 52 min on GPUs 1, 2, 2027-01-1")
     assert rest == [
-        "0.867 GPU-hours, GPU busy 19% of the time, SM 12%, peak memory 12.3 of 20.0 GiB asked, "
+        "0.867 GPU-hours, GPU busy 19% of the time, SM 12%, peak memory 12.3 GiB of 20 GiB asked, "
         "0.210 kWh, 2.23 EUR, 79.8 g CO2",
         "hint: asked 2 GPUs, used 1: ask for fewer",
         "dashboard: https://grafana.example.org/d/usage?var-job=lease-12",

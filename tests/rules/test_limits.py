@@ -196,3 +196,13 @@ def test_a_judgement_holds_for_its_reason(
     if found.kind is LimitKind.GPU:
         assert own is not None
         assert own >= 0.79, "a GPU that is not busy is not the limit"
+
+
+def test_a_pod_that_shares_the_gpu_has_its_name_and_not_that_of_root() -> None:
+    readings = PlayedLab("lab").at(AFTERNOON_S)._replace(sharing=None)
+    assert readings.attribution is not None
+    own = next(share for share in readings.attribution.processes if share.pid == 4524)
+    limit = limits_of(snapshot_of(readings), [own])[0]
+    assert limit is not None
+    assert "it shares GPU 5 with inference/" in limit.sentence
+    assert "root" not in limit.sentence

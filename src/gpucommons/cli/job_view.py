@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpucommons.base.periods import spoken_duration
+from gpucommons.base.text import gibibytes, memory_text
 
 if TYPE_CHECKING:
     from gpucommons.model.fleet import NodeUse
@@ -28,9 +29,9 @@ def figure_lines(job: Document) -> Iterator[str]:
         parts.append(f"GPU busy {job['busy_ratio']:.0%} of the time")
         parts.append(f"SM {total['efficiency_ratio'] or 0:.0%}")
     if job["peak_memory_bytes"] is not None:
-        peak, asked = f"{job['peak_memory_bytes'] / _GIB:.1f}", job["asked_memory_bytes"]
-        unit = "GiB" if asked is None else f"of {asked / _GIB:.1f} GiB asked"
-        parts.append(f"peak memory {peak} {unit}")
+        peak, asked = job["peak_memory_bytes"], job["asked_memory_bytes"]
+        used = gibibytes(peak) if asked is None else f"{memory_text(peak, asked)} of {memory_text(asked)} asked"
+        parts.append(f"peak memory {used}")
     if total["energy_kwh"] is not None:
         parts.append(f"{total['energy_kwh']:.3f} kWh")
     if total.get("cost") is not None:

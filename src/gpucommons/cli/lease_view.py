@@ -17,8 +17,8 @@ _LEAST_REASON = 12
 def waiting_line(line: Mapping[str, Any], waited_s: float, width: int | None) -> str:
     """`waiting 40 s, place 2 of 5, start in about 14 min: GPU 3 is held by emeka, idle for 2 min (Ctrl-C leaves)`.
 
-    Where that is wider than the terminal: `waiting 40 s, 2 of 5, about 14 min: GPU 3: emeka, idle 2 min (Ctrl-C leaves)`.
-    A longer reason is cut: the place and how to leave stay.
+    Where that is wider than the terminal, words are left out: `waiting 40 s, 2 of 5, about 14 min: GPU 3: emeka, idle
+    2 min (Ctrl-C leaves)`. A longer reason is cut: the place and how to leave stay.
     """
     expected = line.get("expected_s")
     when = "" if not isinstance(expected, int | float) else f"about {spoken_age(expected)}"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from gpucommons.base.text import qualified_name
 from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.names import slots_by_place
-from gpucommons.model.ownership import WHOLE_SM, Place, ProcessShare
+from gpucommons.model.ownership import WHOLE_SM, OwnerKind, Place, ProcessShare
 from gpucommons.model.sharing import ClientSharing, ParkedReading, SharingReading
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.wait_reasons import wait_sentence
@@ -118,9 +118,11 @@ def _by_pid(sharing: SharingReading | None) -> tuple[dict[int, ClientSharing], d
 
 
 def _owner(share: ProcessShare) -> str:
-    if share.owner is None:
-        return share.workload.user or "an unknown owner"
-    return share.workload.user or qualified_name(share.owner.namespace, share.owner.name)
+    """The user; of a pod, whose processes often run as root, the pod."""
+    owner, user = share.owner, share.workload.user
+    if owner is not None and (owner.kind is OwnerKind.POD or not user):
+        return qualified_name(owner.namespace, owner.name)
+    return user or "an unknown owner"
 
 
 def _gpu_instance(gpu: Gpu, place: Place) -> MigInstance | None:

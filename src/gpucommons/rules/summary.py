@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gpucommons.base.periods import spoken_age
-from gpucommons.base.text import gibibytes
+from gpucommons.base.text import memory_text
 from gpucommons.model.allocations import SlotState, SlotStatus
 from gpucommons.model.fleet import FleetSlot, FleetState, FleetView
 from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
@@ -188,7 +188,7 @@ def _requests(snapshot: Snapshot) -> Iterator[str]:
     for request, _ in snapshot.readings.leases.waiting if snapshot.readings.leases else ():
         sought = _plural(request.gpus, "GPU")
         if request.memory_bytes is not None:
-            sought += f" with {gibibytes(request.memory_bytes)}"
+            sought += f" with {memory_text(request.memory_bytes)}"
         yield f"{request.user}: {sought} for {spoken_age(max(0.0, snapshot.wall_s - request.arrived_s))}"
 
 
