@@ -152,6 +152,9 @@ def test_the_first_screen_answers_the_questions_of_five_seconds(browser: Browser
         cut = "tables => tables.map(table => table.scrollWidth - table.clientWidth)"
         cuts = page.eval_on_selector_all("#accounts .scroll, #queue .scroll", cut)
         assert max(cuts) <= 0, "their columns are in view"
+        page.locator("#turns .queue tbody td").first.wait_for(state="attached", timeout=60_000)
+        cuts = page.eval_on_selector_all("#turns .shared .scroll", cut)
+        assert max(cuts) <= 0, "what a client waits for is not cut"
         expect(page.locator("#accounts [data-total] [data-f=gpu_equivalent_hours]")).to_have_text(re.compile(r"\d\sh"))
         expect(page.locator("#accounts [data-total] [data-f=cost]")).to_have_text(re.compile(r"^\d+\.\d\d$"))
 
