@@ -1,4 +1,4 @@
-"""Without Slurm and Kubernetes an agent imports nothing of their packages."""
+"""Without Slurm, Kubernetes and a driver an agent imports nothing of their packages."""
 
 import pytest
 
@@ -6,10 +6,10 @@ from running import running_agent
 
 
 @pytest.mark.long
-def test_an_agent_without_slurm_and_kubernetes_imports_nothing_of_them() -> None:
+def test_an_agent_without_slurm_kubernetes_and_driver_imports_nothing_of_them() -> None:
     with running_agent(environment={"PYTHONPROFILEIMPORTTIME": "1"}) as agent:
         agent.stop()
         modules = {line.rpartition("|")[2].strip() for line in agent.lines if line.startswith("import time:")}
     assert "gpucommons.sources.kubernetes.kubelet" in modules, "the list of imports is that of the agent"
-    unused = ("gpucommons.slurm", "gpucommons.kubernetes", "grpc", "gpucommons.agent.sharing.sharing")
+    unused = ("gpucommons.slurm", "gpucommons.kubernetes", "grpc", "gpucommons.agent.sharing.sharing", "pynvml")
     assert sorted(name for name in modules if name.startswith(unused)) == []

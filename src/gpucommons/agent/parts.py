@@ -16,7 +16,6 @@ from gpucommons.model.problems import HealthLevel, Problem
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.problems import problems_of
 from gpucommons.simulation.scenario import Scenario
-from gpucommons.sources.nvml.gpm import GpmAccess
 from gpucommons.sources.source import Source
 
 # Imported where they are used: an agent that does not share GPUs has the scheduler neither in memory nor in its start.
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from gpucommons.agent.sharing.sharing import Sharing
     from gpucommons.base.process_starts import ProcessStarts
     from gpucommons.simulation.shared_lab import SharedLab
+    from gpucommons.sources.nvml.gpm import GpmAccess
 
 
 class Part(Protocol):
@@ -59,7 +59,7 @@ class Parts:
         name = None if scenario is None else scenario.name
         lab = _shared_lab(settings, scenario)
         self.scenario = scenario if lab is None else lab.scenario
-        self.gpm = GpmAccess()
+        self.gpm = _gpm_access(settings, scenario)
         self.accounts = Accounts(settings, name)
         self.sharing = _sharing(settings, scenario, lab, self.gpm, starts)
         self.enforcing = _enforcing(settings, scenario, self.sharing)
@@ -112,14 +112,25 @@ def _sharing(
     settings: Settings,
     scenario: Scenario | None,
     lab: "SharedLab | None",
-    gpm: GpmAccess,
+    gpm: "GpmAccess | None",
     starts: "ProcessStarts | None",
 ) -> "Sharing | None":
-    if lab is None and (scenario is not None or not settings.scheduler.is_used):
+    if lab is None and gpm is None:
         return None
     from gpucommons.agent.sharing.sharing import sharing_part, simulated_sharing
 
-    return sharing_part(settings, gpm, starts) if lab is None else simulated_sharing(settings, lab)
+    if lab is not None:
+        return simulated_sharing(settings, lab)
+    return None if gpm is None else sharing_part(settings, gpm, starts)
+
+
+def _gpm_access(settings: Settings, scenario: Scenario | None) -> "GpmAccess | None":
+    """None where no scheduler measures real GPUs."""
+    if scenario is not None or not settings.scheduler.is_used:
+        return None
+    from gpucommons.sources.nvml.gpm import GpmAccess
+
+    return GpmAccess()
 
 
 def _enforcing(settings: Settings, scenario: Scenario | None, sharing: "Sharing | None") -> "Enforcing | None":

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpucommons.agent.setting_rules import owner_rules
 from gpucommons.agent.sharing.settings import nvml_cadence_s
@@ -66,13 +66,15 @@ from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from gpucommons.sources.kubernetes.pods import LabelPatterns
 from gpucommons.sources.kubernetes.source import KubeletPodFollower, PodFollower
 from gpucommons.sources.mapping_files import AllocationRatioReader, JobMappingReader, parse_allocation_ratios
-from gpucommons.sources.nvml.calls import FAST_EVERY_S
-from gpucommons.sources.nvml.gpm import GpmAccess
-from gpucommons.sources.nvml.presence import GpuRecord
-from gpucommons.sources.nvml.source import NvmlReader
+from gpucommons.sources.nvml.presence import DriverReader, GpuRecord
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.people.users import UsersReader, host_root
 from gpucommons.sources.source import Source
+
+# Imported where they are used: an agent without a driver has none of this in memory.
+if TYPE_CHECKING:
+    from gpucommons.sources.nvml.gpm import GpmAccess
+    from gpucommons.sources.nvml.source import NvmlReader
 
 _COMMANDS_DEADLINE_S = 5.0
 
@@ -152,7 +154,7 @@ def agent_sources(
     of_parts: Iterable[Source] = (),
     agent: AgentReader | None = None,
     monotonic: Callable[[], float] = time.monotonic,
-    gpm: GpmAccess | None = None,
+    gpm: "GpmAccess | None" = None,
     idle_before: Callable[[], IdlePeriods] = dict,
 ) -> tuple[list[Source], Callable[[Readings], Readings]]:
     """All sources of the agent, those of its parts included, and the function that derives owners and allocations.
@@ -187,7 +189,7 @@ def _idle_window(settings: Settings) -> IdleWindow:
 
 
 def _node_sources(
-    settings: Settings, scenario: Scenario | None, monotonic: Callable[[], float], gpm: GpmAccess | None
+    settings: Settings, scenario: Scenario | None, monotonic: Callable[[], float], gpm: "GpmAccess | None"
 ) -> list[Source]:
     if scenario is not None:
         return scenario.sources(settings.sampling.interval_s, monotonic)
@@ -201,7 +203,7 @@ def _world(settings: Settings, scenario: Scenario | None) -> ProcessSources | No
     return this_machine(Path(settings.path.procfs)) if sys.platform == "linux" else None
 
 
-def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
+def _linux(settings: Settings, gpm: "GpmAccess | None") -> list[Source]:
     """Everything that can be read on Linux. What does not exist on this node is reported as absent."""
     path, exclude = settings.path, settings.nodeexporter
     procfs, sysfs, rootfs, cgroupfs = (Path(p) for p in (path.procfs, path.sysfs, path.rootfs, path.cgroupfs))
@@ -231,10 +233,16 @@ def _linux(settings: Settings, gpm: GpmAccess | None) -> list[Source]:
     keep_fast = _ACTIVITY_CALLS if settings.scheduler.is_used else frozenset()
     if settings.scheduler.shares_programs:
         keep_fast |= _PROGRAMS_BY
-    nvml = NvmlReader(procfs, sysfs, record=GpuRecord(gpu_record()), keep_fast=keep_fast, gpm_access=gpm)
+
+    def load_nvml() -> "NvmlReader":
+        from gpucommons.sources.nvml.source import NvmlReader
+
+        return NvmlReader(procfs, sysfs, record=GpuRecord(gpu_record()), keep_fast=keep_fast, gpm_access=gpm)
+
+    nvml = DriverReader(sysfs, load_nvml)
     # The third tick after a call hung must be past the deadline: then the readings are gone within three intervals.
     nvml_s = nvml_cadence_s(settings)
-    nvml_deadline_s = 2.5 * max(nvml_s, FAST_EVERY_S)
+    nvml_deadline_s = 2.5 * max(nvml_s, 1.0)
     users = UsersReader(
         host_root(procfs), procfs, cgroupfs, slice_owner, Path(settings.ds01.groups_directory), containers
     )

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml.rig import START_WALL_S, Rig
-from gpucommons.sources.nvml.presence import REMEMBERED_S, GpuRecord, read_pci_gpus, same_place
+from gpucommons.model.gpu import GpuReading
+from gpucommons.sources.nvml import presence
+from gpucommons.sources.nvml.presence import REMEMBERED_S, DriverReader, GpuRecord, read_pci_gpus, same_place
 from gpucommons.sources.source import SourceAbsent, SourceError
 
 LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED = 12, 9
@@ -110,3 +112,36 @@ def test_a_record_that_cannot_be_written_is_reported_once(
     rig.read()
     rig.read(after_s=4000)
     assert sum("cannot be written" in line.message for line in caplog.records) == 1
+
+
+class _Reader:
+    def read(self) -> GpuReading:
+        raise SourceError("driver_not_loaded", "the driver of this machine does not answer")
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+def test_the_reader_is_loaded_for_a_driver_or_a_gpu_on_the_bus(
+    has_driver: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other tests of this process load the fake driver's library, and the machine may have a real one.
+    monkeypatch.setattr(presence, "has_library", lambda: has_driver)
+    loads = []
+
+    def load() -> _Reader:
+        loads.append(1)
+        return _Reader()
+
+    reader = DriverReader(tmp_path, load)
+    assert bool(loads) is has_driver
+    if not has_driver:
+        with pytest.raises(SourceAbsent, match=r"libnvidia-ml\.so\.1 is not found"):
+            reader.read()
+        assert not loads
+    device = tmp_path / "bus/pci/devices/0000:18:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    for _ in range(2):
+        with pytest.raises(SourceError, match="does not answer"):
+            reader.read()
+    assert len(loads) == 1

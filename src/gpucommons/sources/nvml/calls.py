@@ -23,7 +23,6 @@ from gpucommons.sources.nvml.library import Function
 # slow call has no effect. A call that the scheduler depends on stays in the fast lane at any cost.
 
 FAST_BUDGET_S = 0.0025
-FAST_EVERY_S = 1.0
 SLOW_EVERY_S = 15.0
 
 _WINDOW = 5

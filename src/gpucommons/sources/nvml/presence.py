@@ -5,15 +5,18 @@ built for the new kernel lists nothing: the PCI bus and the record show what is 
 in the record alone.
 """
 
+import _ctypes
+import ctypes
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from gpucommons.base.files import replace_state_file
-from gpucommons.model.gpu import GpuIdentity
+from gpucommons.model.gpu import GpuIdentity, GpuReading
+from gpucommons.sources.source import SourceAbsent
 
 log = logging.getLogger(__name__)
 
@@ -114,3 +117,45 @@ class GpuRecord:
             if self._complains:
                 log.warning("%s: cannot be written, lost GPUs are forgotten at a restart: %s", self._path, error)
             self._complains = False
+
+
+# The reader of the GPUs, once there is a driver to ask.
+
+# Detail and remedy where there is none.
+NO_LIBRARY: Final = (
+    "no NVIDIA driver: libnvidia-ml.so.1 is not found",
+    "install the NVIDIA driver; in a container, run it with the NVIDIA runtime (--gpus all)",
+)
+
+
+def has_library() -> bool:
+    """Whether the driver's library can be loaded. It is not kept loaded: an upgrade may replace it."""
+    try:
+        _ctypes.dlclose(ctypes.CDLL("libnvidia-ml.so.1")._handle)
+    except OSError:
+        return False
+    return True
+
+
+class ReadsGpus(Protocol):
+    def read(self) -> GpuReading: ...
+
+
+class DriverReader:
+    """`load` imports and makes the reader. Without a driver neither it nor nvidia-ml-py is in memory: 4 MB.
+
+    It is loaded at once where there is a driver, so that the first snapshot has the GPUs.
+    """
+
+    def __init__(self, sysfs: Path, load: Callable[[], ReadsGpus]) -> None:
+        self._sysfs = sysfs
+        self._load = load
+        self._reader = load() if has_library() else None
+
+    def read(self) -> GpuReading:
+        if self._reader is None:
+            # A missing driver is a fault where the bus has a GPU: the reader reports it.
+            if not has_library() and not read_pci_gpus(self._sysfs):
+                raise SourceAbsent(*NO_LIBRARY)
+            self._reader = self._load()
+        return self._reader.read()

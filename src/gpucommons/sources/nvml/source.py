@@ -20,7 +20,14 @@ from gpucommons.sources.nvml.device import NvmlDevice
 from gpucommons.sources.nvml.events import EventSet
 from gpucommons.sources.nvml.gpm import GpmAccess, GpmTarget
 from gpucommons.sources.nvml.identity import read_identity
-from gpucommons.sources.nvml.presence import GpuRecord, Remembered, read_pci_gpus, same_place, sees_every_gpu
+from gpucommons.sources.nvml.presence import (
+    NO_LIBRARY,
+    GpuRecord,
+    Remembered,
+    read_pci_gpus,
+    same_place,
+    sees_every_gpu,
+)
 from gpucommons.sources.nvml.processes import StartTimes
 from gpucommons.sources.nvml.reader_state import Notes
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -163,10 +170,7 @@ _KERNEL_CHECK_EVERY_S = 15.0
 _STEP_ASIDE_S = 3.0
 # Detail and remedy where there is no driver to ask.
 _NO_DRIVER = {
-    library.LIBRARY_NOT_FOUND: (
-        "no NVIDIA driver: libnvidia-ml.so.1 is not found",
-        "install the NVIDIA driver; in a container, run it with the NVIDIA runtime (--gpus all)",
-    ),
+    library.LIBRARY_NOT_FOUND: NO_LIBRARY,
     library.DRIVER_NOT_LOADED: (
         "the NVIDIA driver is installed but not loaded",
         "load it with: modprobe nvidia; if that fails, its module is not built for this kernel: install it again",
