@@ -121,6 +121,12 @@ def test_the_pointer_shows_the_time_and_the_values(browser: Browser, demo: str) 
         assert values == {uuid: watts(played.value(unix_s, index)) for index, uuid in enumerate(played.uuids)}
         shown = page.locator("#history .tip [data-f=time]").inner_text()
         assert re.search(r"\d\d:\d\d:\d\d", shown)
+        chart = page.locator("#history [data-series=gpu_temperature_celsius]")
+        for share in (0.05, 0.5, 0.95):
+            chart.locator(".u-over").hover(position={"x": share * power_plot(page)["width"], "y": 40})
+            tip = chart.locator(".tip").bounding_box()
+            assert tip is not None
+            assert 0 <= tip["x"] <= 1280 - tip["width"], "the tip of the last column is in the window"
         page.mouse.move(0, 0)
         expect(page.locator("#history .tip")).to_have_count(0)
 

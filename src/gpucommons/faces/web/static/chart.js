@@ -16,6 +16,8 @@ const TIME_STEPS = [
 const DASHES = [[], [6, 3], [2, 2]];
 const COLOURS = 8;
 const MOST_VALUES = 16;
+// The widest tip, and its distance from the pointer.
+const TIP_PX = 340;
 const NARROWEST_S = 10;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -197,10 +199,13 @@ export class Chart extends Component {
           .filter(({ value }) => value !== null && value !== undefined)
       : [];
     const shown = values.length > MOST_VALUES ? values.sort((a, b) => b.value - a.value).slice(0, MOST_VALUES) : values;
+    // After the pointer where the window has the room, or more of it than before the pointer.
+    const before = plot.over.getBoundingClientRect().left + left;
+    const after = window.innerWidth - before;
     const side =
-      left > plot.over.clientWidth / 2
-        ? { right: `${plot.over.clientWidth - left + 12}px` }
-        : { left: `${left + 76}px` };
+      after > TIP_PX || after > before
+        ? { left: `${left + 76}px` }
+        : { right: `${plot.over.clientWidth - left + 12}px` };
     render(
       html`<div class="tip" style=${side}>
         <p data-f="time" data-unix=${time}><b>${clock(time, Date.now() / 1000)}</b></p>
