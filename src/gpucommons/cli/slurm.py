@@ -101,6 +101,8 @@ def admin_comment(
 
     id = job or os.environ.get("SLURM_JOB_ID", "")
     try:
+        if not id:
+            raise CommandError("no job: name its id, as in 'gpucommons slurm admin-comment 4711 --print'")
         run = parse_run(ask_slurm(["scontrol", "show", "job", "-d", "-o", id]))
         nodes = nodes_of_job(id, prometheus, config)
         comments = {
@@ -118,7 +120,7 @@ def admin_comment(
                 ["sacctmgr", "-i", "update", "job", "where", f"jobid={_in_database(id)}", "set", f"{name}={text}"]
             )
     except (SlurmError, CommandError, ValueError) as error:
-        _log(f"admin-comment: job {id}: {error}")
+        _log(f"admin-comment: {f'job {id}: ' if id else ''}{error}")
 
 
 def _in_database(job: str) -> str:

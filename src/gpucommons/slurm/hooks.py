@@ -62,6 +62,8 @@ def main(arguments: Sequence[str]) -> None:
             prolog(os.environ, job, gpus, directory)
             if not _agent_answers(agent):
                 _log(f"job {job}: no agent answers at {agent}/{_API_SOCKET}; the job runs without it")
+    except KeyError as name:
+        _log(f"{hook}: the variable {name} is not set; Slurm sets it where it runs this hook")
     except Exception as error:
         _log(f"{hook}: {type(error).__name__}: {error}; the job is not affected")
 

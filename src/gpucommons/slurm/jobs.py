@@ -50,8 +50,9 @@ def ask_slurm(command: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(f"{command[0]} gave no answer: {error}") from error
     if done.returncode:
-        line = " ".join(done.stderr.split()) or f"status {done.returncode}"
-        raise (UnknownJob if "Invalid job id" in line else SlurmError)(f"{' '.join(command)}: {line}")
+        # The last line has the cause; those before it say what was tried.
+        line = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
+        raise (UnknownJob if "Invalid job id" in done.stderr else SlurmError)(f"{' '.join(command)}: {line}")
     return done.stdout
 
 
