@@ -9,8 +9,9 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpucommons.base.backoff import Backoff
@@ -166,15 +167,16 @@ class ReadThread:
     def __init__(self, name: str) -> None:
         self._thread = WorkerThread(f"source-{name}")
 
-    def submit(self, read: Callable[[], object], done: Callable[[object], None]) -> None:
-        """Run `read` on the thread. `done` gets its value, or the exception, on the running event loop."""
+    def submit(self, reads: Sequence[Callable[[], object]], done: Callable[[list[object]], None]) -> None:
+        """Run the reads on the thread, one after the other. `done` gets the value or exception of each, in order, on
+        the running event loop, in one call: each call wakes it."""
         loop = asyncio.get_running_loop()
 
         def job() -> None:
-            outcome = _outcome(read)
+            outcomes = [_outcome(read) for read in reads]
             # The loop may have been closed during the read.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(done, outcome)
+                loop.call_soon_threadsafe(done, outcomes)
 
         self._thread.submit(job)
 
@@ -235,7 +237,7 @@ class Sampler:
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._snapshot: Snapshot | None = None
         self._read_soon = asyncio.Event()
-        # The reads of this tick that have no outcome yet, by the name of their source.
+        # The threads that have not read the sources of this tick yet.
         self._awaited: set[str] = set()
         self._settled: asyncio.Future[None] | None = None
 
@@ -259,6 +261,7 @@ class Sampler:
 
     async def run(self) -> None:
         """Tick until cancelled, on the grid of the interval, so that the ticks do not drift."""
+        loop = asyncio.get_running_loop()
         try:
             while True:
                 begun_s, begun_cpu_s = self._monotonic(), time.process_time()
@@ -267,11 +270,12 @@ class Sampler:
                 beat_s = next_beat(now_s, self._interval_s)
                 rest_s = max(_SOON_CPU_RATIO * cpu_s, _SOON_RATIO * (now_s - begun_s))
                 soon_s = max(begun_s + _SOON_S, now_s + rest_s)
-                await asyncio.sleep(max(0.0, min(soon_s, beat_s) - now_s))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, beat_s - self._monotonic())):
-                        await self._read_soon.wait()
+                beat = loop.call_later(beat_s - now_s, self._read_soon.set)
+                await self._read_soon.wait()
+                beat.cancel()
                 self._read_soon.clear()
+                if (early_s := min(soon_s, beat_s) - self._monotonic()) > _SLACK_RATIO * _SOON_S:
+                    await asyncio.sleep(early_s)
         finally:
             self.close()
 
@@ -284,9 +288,10 @@ class Sampler:
         now_s = self._monotonic()
         # Only reads of this tick are awaited: one that hangs must not delay every later tick.
         self._awaited.clear()
-        for tracker in self._trackers:
-            if tracker.is_due(now_s):
-                self._start(tracker, now_s)
+        for thread, trackers in self._start_due(now_s).items():
+            self._awaited.add(thread)
+            reads = [tracker.source.read for tracker in trackers]
+            self._threads[thread].submit(reads, partial(self._take, thread, trackers))
         if self._awaited:
             self._settled = asyncio.get_running_loop().create_future()
             await asyncio.wait(
@@ -294,18 +299,23 @@ class Sampler:
             )
         return self._publish()
 
-    def _start(self, tracker: SourceTracker, now_s: float) -> None:
-        tracker.start(now_s)
-        source, thread = tracker.source, self._threads.get(_thread_name(tracker))
-        if thread is None:
-            self._finish(tracker, _outcome(source.read))
-            return
-        self._awaited.add(source.name)
-        thread.submit(source.read, lambda outcome: self._take(tracker, outcome))
+    def _start_due(self, now_s: float) -> dict[str, list[SourceTracker]]:
+        """Reads the sources of the loop that are due. Returns the other ones that are due, by their thread."""
+        by_thread: dict[str, list[SourceTracker]] = {}
+        for tracker in self._trackers:
+            if tracker.is_due(now_s):
+                tracker.start(now_s)
+                thread = _thread_name(tracker)
+                if thread:
+                    by_thread.setdefault(thread, []).append(tracker)
+                else:
+                    self._finish(tracker, _outcome(tracker.source.read))
+        return by_thread
 
-    def _take(self, tracker: SourceTracker, outcome: object) -> None:
-        self._finish(tracker, outcome)
-        self._awaited.discard(tracker.source.name)
+    def _take(self, thread: str, trackers: list[SourceTracker], outcomes: list[object]) -> None:
+        for tracker, outcome in zip(trackers, outcomes, strict=True):
+            self._finish(tracker, outcome)
+        self._awaited.discard(thread)
         if not self._awaited and self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
