@@ -336,6 +336,8 @@ function Tools({ slots, view }) {
 }
 
 const short = (model) => model.replace(/^NVIDIA /, '').replace(/^(GeForce|Tesla) /, '');
+// In a cell, whose memory is next to it: A100 of A100-SXM4-80GB, H100 of H100 80GB HBM3.
+const brief = (model) => short(model).replace(/[- ](SXM|PCIe|HBM|\d+GB).*$/i, '');
 
 function ByState({ fleet, slots, counts }) {
   return STATES.filter((name) => slots.some((slot) => slot.state === name)).map(
@@ -408,7 +410,7 @@ const largest = (seconds) => duration(seconds).split(' ')[0];
 function detailOf(slot, named) {
   const owner = holders(slot);
   const waits = QUEUED.filter((name) => slot[name]).map((name) => `${slot[name]} ${name}`);
-  const own = owner || (named ? short(slot.model) : '');
+  const own = owner || (named ? brief(slot.model) : '');
   const state = named || (slot.state === 'busy' && owner) ? '' : CELL_WORDS[slot.state] || slot.state;
   return [state, own, ...waits].filter(Boolean).join(' · ');
 }
