@@ -210,6 +210,8 @@ _SETTLE_RATIO = 0.5
 _SOON_S = 0.2
 _SOON_CPU_RATIO = 9.0
 _SOON_RATIO = 3.0
+# Timers of the loop have millisecond steps.
+_TIMER_STEP_S = 0.001
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +276,8 @@ class Sampler:
                 await self._read_soon.wait()
                 beat.cancel()
                 self._read_soon.clear()
-                if (early_s := min(soon_s, beat_s) - self._monotonic()) > _SLACK_RATIO * _SOON_S:
+                # At a beat the timer may have fired a moment early.
+                if (early_s := min(soon_s, beat_s) - self._monotonic()) > _TIMER_STEP_S:
                     await asyncio.sleep(early_s)
         finally:
             self.close()
