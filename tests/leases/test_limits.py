@@ -83,6 +83,16 @@ def test_signal_ends_its_programs_and_no_others(tmp_path: Path) -> None:
     assert world.signals[3:] == [(again.key, signal.SIGTERM), (again.key, signal.SIGCONT)]
 
 
+def test_a_program_whose_client_has_ended_is_ended_all_the_same(tmp_path: Path) -> None:
+    world, alice = over(tmp_path, "signal")
+    world.later(1.0)
+    world.look(slots=USED, programs=(PROGRAM,))
+    world.dead.add(alice.pid)
+    world.later(30.0)
+    world.look(slots=USED, programs=(PROGRAM,))
+    assert world.signals[-1] == (PROGRAM.key, signal.SIGKILL)
+
+
 def test_a_container_that_is_labelled_with_the_user_belongs_to_the_lease(tmp_path: Path) -> None:
     world, _ = over(tmp_path, "signal")
     world.later(1.0)

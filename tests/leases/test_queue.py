@@ -47,7 +47,7 @@ def test_the_user_with_the_fewest_gpus_comes_first_then_the_oldest() -> None:
     assert set(granted(queue)) == {first, second}
     of_alice, of_chen, of_bob = asked(queue, ALICE), asked(queue, CHEN), asked(queue, BOB)
     assert granted(queue) == {}
-    assert sorted(queue.waits, key=lambda id: queue.waits[id].position) == [of_chen, of_alice, of_bob]
+    assert {id: wait.position for id, wait in queue.waits.items()} == {of_chen: 1, of_alice: 2, of_bob: 3}
     queue.end(second, 5.0)
     # Alice has one, bob and chen have none: chen's request is older than bob's.
     assert granted(queue, 5.0) == {of_chen: ("GPU-1",)}
@@ -544,6 +544,12 @@ def test_a_lease_that_has_lasted_as_long_as_the_longest_before_it_is_not_expecte
     assert durations.left_s(lease, 5000.0) == 5000.0, "as long again"
 
 
+def test_a_lease_is_expected_to_last_as_long_as_three_of_four_before_it() -> None:
+    durations = LeaseDurations([("alice", seconds) for seconds in (400.0, 100.0, 900.0, 200.0, 300.0)])
+    assert durations.expected_s(LeaseRequest(*ALICE, 0.0)) == 400.0
+    assert durations.expected_s(LeaseRequest(*ALICE, 0.0, limit_s=50.0)) == 50.0
+
+
 def test_hours_that_are_not_known_are_shown_as_unknown_and_refuse_no_request() -> None:
     queue = opened(whole(0), quotas=(LeaseQuotaSettings("*", hours=10),), users=UserFacts({}, None))
     first = asked(queue, ALICE)
@@ -698,6 +704,18 @@ def test_setting_the_clock_changes_no_age_and_no_reservation() -> None:
     assert granted(queue, 1110.0) == {}
     queue.end(first, 1110.0)
     assert queue.record().ended == (("alice", 10.0),)
+
+
+@pytest.mark.parametrize("step_s", [5000.0, -5000.0])
+def test_setting_the_clock_neither_shortens_nor_lengthens_the_time_to_come_back(step_s: float) -> None:
+    before = opened(whole(0))
+    kept = asked(before, ALICE)
+    granted(before)
+    queue = LeaseQueue(None, (), before.record(), 9000.0)
+    queue.update_slots((whole(0),), 9000.0, UserFacts())
+    queue.shift(step_s)
+    assert queue.settle(9000.0 + step_s + HOLD_LEASE_S - 1).dropped == ()
+    assert queue.settle(9000.0 + step_s + HOLD_LEASE_S).dropped == (kept,)
 
 
 def test_a_lost_gpu_keeps_its_lease_and_is_not_given_again() -> None:

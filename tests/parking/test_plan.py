@@ -269,6 +269,14 @@ def test_a_working_program_makes_room_only_if_host_memory_can_hold_both() -> Non
     assert plan(turns, situation(works, PARKED, free=2 * GIB, host=host)).park == ("works",)
 
 
+def test_a_program_that_is_parked_on_another_gpu_makes_no_room() -> None:
+    waits = PlannedProgram("waits", ParkStage.PARKED, {"a": 60 * GIB}, wakes_since_s=1.0)
+    stays = PlannedProgram("stays", ParkStage.RESIDENT, {"a": 60 * GIB}, is_latency=True)
+    moves = PlannedProgram("moves", ParkStage.PARKING, {"b": 60 * GIB})
+    assert not can_have_room(TERMS, situation(waits, stays, moves), waits)
+    assert can_have_room(TERMS, situation(waits, stays, replace(moves, memory={"a": 60 * GIB})), waits)
+
+
 def test_memory_that_a_lease_was_promised_is_not_given_to_a_parked_program() -> None:
     promised = RoomClaims(promised={"a": 40 * GIB})
     assert plan(TERMS, situation(PARKED, free=60 * GIB, claims=promised)).wake == ()

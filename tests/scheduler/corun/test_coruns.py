@@ -312,6 +312,25 @@ def test_what_an_owner_uses_with_processes_that_cannot_be_paused_shortens_its_tu
     assert turns.count("ann") / len(turns) == pytest.approx(part, abs=0.06)
 
 
+def test_a_heavy_client_that_stopped_using_the_gpu_takes_no_turns() -> None:
+    coruns: Coruns[str] = Coruns()
+    requesting = {"a1": "ann", "a2": "ann", "a3": "ann", "b": "bob"}
+    of_bob = 0.25
+    for tick in range(240):
+        now_s = tick * 0.25
+        for client in requesting if tick == 0 else ():
+            coruns.measured([client], DeviceActivity(0.9, busy=1.0), now_s)
+        if tick % 4 == 0:
+            of_bob = 0.25 if now_s < 30.0 else 0.0
+            coruns.used({"a1": 0.25, "a2": 0.25, "a3": 0.25, "b": of_bob}, requesting, 0.75 + of_bob, now_s)
+        phase = coruns.phase(requesting, now_s)
+        coruns.ended(phase, 0.25)
+        if 20.0 <= now_s < 30.0:
+            assert phase.way is Way.TURNS
+        if now_s >= 50.0:
+            assert {"a1", "a2", "a3"} <= set(phase.clients), "none waits for the turn of a client that does nothing"
+
+
 def test_use_needs_enough_readings() -> None:
     use = Use()
     use.learn(0.5, 1.0)
