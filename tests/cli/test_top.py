@@ -33,6 +33,7 @@ from gpucommons.cli.top_table import arranged, duration, fitted, graph, size, sp
 from gpucommons.cli.top_view import TABS, HostUse, host_use, process_rows
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.viewer import Viewer
 from gpucommons.simulation.scenarios import SCENARIOS
 from needs import needs_program
 from played import Played, snapshot_of
@@ -150,6 +151,19 @@ def test_clients_on_mig_devices_have_the_name_of_their_slot() -> None:
     first["slot"], second["slot"] = "6.1", "6"
     rows = turn_rows({"turns": turns})
     assert [row.cells[1] for row in rows] == ["6"] * 3 + ["6.1"] * 3 + ["6.1"]
+
+
+def test_what_the_viewer_may_not_see_is_hidden_and_not_absent() -> None:
+    async def scenario() -> None:
+        feed = QueueFeed()
+        app = Top([feed])
+        async with app.run_test(size=(80, 24)) as pilot:
+            feed.put(FeedUpdate(Played(NODE).play(3).get("snapshot", Viewer(False)), {}))
+            await shown(pilot, "gpus")
+            assert text_of(app, "note").startswith("0, rest hidden")
+            assert "1 hidden" in {row[5] for row in cells(app, "gpus")}
+
+    run(scenario())
 
 
 def test_a_node_without_readings_has_no_rows() -> None:

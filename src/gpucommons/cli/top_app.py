@@ -510,7 +510,9 @@ class Top(App[None]):
             note = tab.absent
         else:
             by = "" if self._sort is None else f" by {tab.columns[self._sort].title.lower()}"
-            note = f"{shown}{by} {'' if self._sort is None else '↓' if self._down else '↑'}"
+            hidden = any(found["hidden"] and tab.section in found["hidden"]["sections"] for found in documents)
+            note = f"{shown}, rest hidden{by}" if hidden else f"{shown}{by}"
+            note += "" if self._sort is None else " ↓" if self._down else " ↑"
             note += " · tree" if self._tree and self._view == "processes" else ""
             note += f" · filter: {self._text}" if self._text else ""
         self.query_one("#note", Static).update(checked(self._look.text(printable(note))))

@@ -27,6 +27,8 @@ _HEADER = ("memory", "sm", "power", "pid", "slot", "process", "user", "owner", "
 # The first columns are numbers, aligned to the right.
 _NUMBERS = 4
 _INDENT = "  "
+# The owner that stands for all whom the viewer may not see.
+_HIDDEN = "user/others"
 # These columns are shown even if empty.
 _ALWAYS = ("memory", "sm", "power", "pid", "process")
 _SHORTEST = {"process": 12, "user": 8, "owner": 10, "container": 8, "job": 6}
@@ -52,7 +54,11 @@ def who_lines(who: Document, gpus: Document, width: int | None, turns: Document 
         rows = [row for row in processes if row["gpu_uuid"] == uuid]
         for line in wrapped([_gpu_line(uuid, reported, gpus["by_uuid"].get(uuid))], width):
             yield [Span(printable(line), "bold")]
-        yield from _process_lines(rows, who["owners"], width)
+        hidden = who["owners"].get(_HIDDEN, {"by_gpu": {}})["by_gpu"].get(uuid)
+        if rows or hidden is None:
+            yield from _process_lines(rows, who["owners"], width)
+        if hidden is not None:
+            yield plain_line(f"{_INDENT}{_hidden_line(hidden)}")
         yield from map(plain_line, wrapped(_rest_lines(who["unattributed"].get(uuid, {})), width))
     notes: list[str] = []
     if any(row[f"{name}_basis"] == _APPORTIONED for row in processes for name in _AMOUNTS):
@@ -111,6 +117,14 @@ def _gpu_line(uuid: str, reported: Document, gpu: Document | None) -> str:
     if reported["power_watts"] is not None:
         parts.append(_watts(reported["power_watts"]))
     return "  ".join(parts)
+
+
+def _hidden_line(hidden: Document) -> str:
+    """What the processes use that the viewer may not see."""
+    count = hidden["processes"]
+    amounts = [f"{title}{_amount(hidden, name)}" for name, title in (("memory", ""), ("sm", "SM "), ("power", ""))]
+    used = ", ".join(text for text in amounts if not text.endswith(_NONE))
+    return f"hidden: {count} {'process' if count == 1 else 'processes'} of other users" + (f", {used}" if used else "")
 
 
 def _process_lines(rows: Sequence[Document], owners: Document, width: int | None) -> Iterator[Line]:
