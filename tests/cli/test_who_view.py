@@ -81,7 +81,7 @@ def test_parked_programs_are_below_and_fit_the_terminal() -> None:
         "name": "emeka · jupyter-kernel (pid 4259)",
         "stage": "parked",
         "host_bytes": 29 * GIB,
-        "sentence": "parked 11:20 because it was idle; wakes when you use it",
+        "sentence": "parked 11:20 because it was idle; wakes when it is used",
     }
     turns = {"parking": {"programs": {"k": one}, "arrivals": {}}}
     who, gpus = api_document(snapshot, "who")["who"], api_document(snapshot, "gpus")["gpus"]

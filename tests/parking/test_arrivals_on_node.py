@@ -96,7 +96,7 @@ def test_a_newcomer_waits_for_room_and_starts(node: SharedNode) -> None:
     assert "for room: 0.1 GiB of 2 idle programs was parked" in arrival["sentence"]
     sentences = [row["sentence"] for row in parking["programs"].values()]
     assert [one.partition(" to ")[2] for one in sentences] == [
-        "make room for root's program; wakes when you use it"
+        "make room for root's program; wakes when it is used"
     ] * 2
     shown = " ".join(command("parked", "--socket", str(node.socket)).stdout.split())
     assert "idle programs was parked" in shown

@@ -80,10 +80,10 @@ def test_both_owners_read_one_sentence_about_room_that_was_made() -> None:
         return [[row["sentence"] for row in parking[part].values()] for part in ("programs", "arrivals")]
 
     (for_alice,), for_dana = sentences(Viewer(sees_all=True))
-    assert for_alice.endswith(" to make room for dana's train.py; wakes when you use it")
+    assert for_alice.endswith(" to make room for dana's train.py; wakes when it is used")
     assert for_dana == ["waited 6 s for room: 40.0 GiB of alice's idle lab.ipynb was parked"]
     (for_alice,), hidden = sentences(Viewer(False, 1000, "alice"))
-    assert for_alice.endswith(" to make room for another user's program; wakes when you use it")
+    assert for_alice.endswith(" to make room for another user's program; wakes when it is used")
     assert hidden == []
     _, for_dana = sentences(Viewer(False, 1003, "dana"))
     assert for_dana == ["waited 6 s for room: 40.0 GiB of another user's idle program was parked"]

@@ -85,7 +85,8 @@ def _is_hot(gpu: Document) -> bool:
 
 def _count(gpus: Document) -> str:
     of_all = f" of {gpus['expected']}" if gpus["present"] != gpus["expected"] else ""
-    return f"{gpus['present']} GPUs{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
+    count = "1 GPU" if gpus["present"] == 1 else f"{gpus['present']} GPUs"
+    return f"{count}{of_all}, driver {gpus['driver_version']}, CUDA {gpus['cuda_version']}"
 
 
 def _rows(uuid: str, gpu: Document, slots: Document, full: bool) -> Iterator[list[str]]:

@@ -55,7 +55,7 @@ def parked_lines(turns: Document) -> Iterator[str]:
 
 
 def _parked_line(program: Document) -> str:
-    """`alice · lab.ipynb (pid 4711): parked, 40.0 GiB in host memory; parked 14:02 by order; wakes when you use it`."""
+    """`alice · lab.ipynb (pid 4711): parked, 40.0 GiB in host memory; parked 14:02 by order; wakes when it is used`."""
     why = (
         f"; not back yet: {program['waits']}"
         if program["waits"]

@@ -134,14 +134,14 @@ _CAUSES: Final[Mapping[str, str]] = {
 
 
 def parked_sentence(program: ParkedReading) -> str:
-    """`parked 14:02 to make room for dana's train.py; wakes when you use it`; empty while it is on its way."""
+    """`parked 14:02 to make room for dana's train.py; wakes when it is used`; empty while it is on its way."""
     if program.stage not in ("parking", "parked"):
         return ""
     at = time.strftime("%H:%M", time.localtime(program.since_wall_s))
     why = _CAUSES.get(program.cause, program.cause)
     if program.cause == ARRIVAL:
         why = "to make room for " + ("a new program" if program.made_for is None else possessive(program.made_for))
-    wakes = "waits for its turn" if program.cause == TURN else "wakes when you use it"
+    wakes = "waits for its turn" if program.cause == TURN else "wakes when it is used"
     return f"parked {at} {why}; {wakes}"
 
 
