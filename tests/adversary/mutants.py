@@ -62,13 +62,19 @@ def _subject(module: str, *tests: str) -> Subject:
     return Subject(f"src/gpucommons/{module}.py", tuple(f"tests/{test}.py" for test in tests))
 
 
-_CORUN_TESTS: Final = ("scheduler/corun/test_coruns", "scheduler/corun/test_weights", "scheduler/test_classes")
+_CORUN_TESTS: Final = (
+    "scheduler/corun/test_coruns",
+    "scheduler/corun/test_weights",
+    "scheduler/test_classes",
+    "scheduler/test_phased",
+)
 _POLICY_TESTS: Final = (
     "scheduler/test_policy",
     "scheduler/test_policy_fairness",
     "scheduler/test_policy_programs",
     "scheduler/test_owner_shares",
     "scheduler/test_quotas",
+    "scheduler/test_policy_machine",
 )
 SUBJECTS: Final = (
     _subject("leases/policy/plan", "leases/test_queue", "leases/test_service"),

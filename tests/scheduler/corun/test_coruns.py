@@ -1,5 +1,6 @@
 """The parts of the decision between together and turns: estimates, light clients, budgets, accounts."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -329,6 +330,36 @@ def test_a_heavy_client_that_stopped_using_the_gpu_takes_no_turns() -> None:
             assert phase.way is Way.TURNS
         if now_s >= 50.0:
             assert {"a1", "a2", "a3"} <= set(phase.clients), "none waits for the turn of a client that does nothing"
+
+
+def looks(together: Callable[[float], float], until_s: float) -> list[float]:
+    """When one of two heavy clients of one owner is looked at alone: it uses half of the SMs that they use together."""
+    coruns: Coruns[str] = Coruns()
+    requesting = {"a1": "ann", "a2": "ann"}
+    looked = []
+    for tick in range(round(until_s / 0.25)):
+        now_s = tick * 0.25
+        if tick % 4 == 0:
+            coruns.used(dict.fromkeys(requesting, 0.5), requesting, 1.0, now_s)
+        phase = coruns.phase(requesting, now_s)
+        activity = DeviceActivity(together(now_s) * len(phase.clients) / 2, busy=1.0)
+        coruns.measured(list(phase.clients), activity, now_s + 0.25)
+        coruns.ended(phase, 0.25)
+        if phase.way is Way.MEASURING:
+            looked.append(now_s)
+        else:
+            assert phase.way is Way.TOGETHER
+    return looked
+
+
+def test_that_turns_do_not_gain_is_doubted_when_the_activity_changes() -> None:
+    steady = looks(lambda now_s: 0.6, 50.0)
+    assert len(steady) == 2, "each once"
+    assert steady[-1] < 10.0
+    changed = looks(lambda now_s: 0.6 if now_s < 20.0 else 0.9, 50.0)
+    assert changed[:2] == steady
+    assert [at_s > 20.0 for at_s in changed[2:]] == [True, True], "both once more"
+    assert looks(lambda now_s: 0.6 if now_s < 20.0 else 0.7, 50.0) == steady, "a small change proves nothing"
 
 
 def test_use_needs_enough_readings() -> None:
