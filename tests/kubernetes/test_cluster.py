@@ -7,9 +7,11 @@ GPUs are those of the fake driver; everything else is real, with the manifests' 
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,17 +33,22 @@ pytestmark = [
 ]
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy" / "kubernetes"
+MANIFEST_FILES = ("config.yaml", "daemonset.yaml", "service.yaml")
+HOST_DIRECTORIES = [
+    Path("/var/lib/gpucommons"),
+    *(Path("/run", name) for name in ("gpucommons", "nvshare", "xpushare")),
+]
 SHARE, NVSHARE = "gpucommons.io/gpu", "nvshare.com/gpu"
 PER_GPU, NVSHARE_PER_GPU = 4, 2
 
 
-def kubectl(*arguments: str, given: str = "") -> str:
+def kubectl(*arguments: str, given: str = "", within_s: float = 60) -> str:
     done = subprocess.run(
         [f"{TESTBED}/bin/kubectl", "--kubeconfig", f"{TESTBED}/run/admin.conf", *arguments],
         input=given,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=within_s,
     )
     assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
     return done.stdout
@@ -307,6 +314,117 @@ def test_a_lost_gpu_and_its_return(cluster: Cluster) -> None:
     assert taints() == ["example.org/by-hand"]
     until_offered(SHARE, 2 * PER_GPU)
     kubectl("taint", "nodes", "node1", "example.org/by-hand-")
+
+
+def test_only_the_kubelet_reaches_the_sockets_of_the_plugin(cluster: Cluster) -> None:
+    """Not another user of the node, nor a pod that mounts nothing."""
+    sockets = list(Path("/var/lib/kubelet/device-plugins").glob("gpucommons-*.sock"))
+    assert len(sockets) == 2
+    connect = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+    for path in sockets:
+        done = subprocess.run(
+            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", connect, path],
+            capture_output=True,
+            text=True,
+        )
+        assert "Permission denied" in done.stderr, done.stderr
+    run_pod("curious", SHARE, 1)
+    environment_of("curious")
+    inside = Path(f"/proc/{until(lambda: pid_of('curious'), 'its process runs')}/root/var/lib/kubelet")
+    assert not inside.exists()
+
+
+@contextmanager
+def driver_in_containers(driver: FakeNvml) -> Iterator[None]:
+    """As NVIDIA's toolkit and operator leave a node: a runtime that adds the driver, its class, and a label."""
+    runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    kubectl("apply", "-f", "-", given=json.dumps(runtime_class | {"handler": "nvidia"}))
+    kubectl("label", "node", "node1", "nvidia.com/gpu.present=true", "--overwrite")
+    directories = (str(driver.library.parent), str(driver.directory))
+    mounts = [{"destination": path, "source": path, "type": "bind", "options": ["rbind"]} for path in directories]
+    given = {"env": [f"{name}={value}" for name, value in driver.environment().items()], "mounts": mounts}
+    file = Path(TESTBED, "run/driver.json")
+    file.write_text(json.dumps(given))
+    # Directories of the host that the manifests make.
+    made = [path for path in HOST_DIRECTORIES if not path.exists()]
+    try:
+        yield
+    finally:
+        file.unlink()
+        kubectl("label", "node", "node1", "nvidia.com/gpu.present-")
+        kubectl("delete", "runtimeclass", "nvidia")
+        for path in made:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def needs_image() -> None:
+    command = [f"{TESTBED}/bin/ctr", "-a", f"{TESTBED}/run/containerd.sock", "-n", "k8s.io", "images", "ls", "-q"]
+    if "library/gpucommons:latest" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout:
+        pytest.skip("no image of the agent: scripts/kubernetes-testbed agent-image DIR")
+
+
+def test_the_manifests_run_as_they_are(driver: FakeNvml) -> None:
+    """The image, its DaemonSet and Service, and the patch for shares: pods get shares from an agent that is a pod."""
+    needs_image()
+    kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=true")
+    files = [argument for file in MANIFEST_FILES for argument in ("-f", str(MANIFESTS / file))]
+    with driver_in_containers(driver):
+        kubectl("apply", *files)
+        try:
+            agents = ("-n", "monitoring", "pods", "-l", "app.kubernetes.io/component=agent-gpu")
+            kubectl("-n", "monitoring", "rollout", "status", "daemonset/gpucommons-gpu", "--timeout=120s", within_s=130)
+            for patch in ("shares", "faults"):
+                file = str(MANIFESTS / patch / "agent-patch.yaml")
+                kubectl("-n", "monitoring", "patch", "daemonset", "gpucommons-gpu", "--patch-file", file)
+            until_offered(SHARE, 20)
+            run_pod("share", SHARE, 2)
+            assert len(environment_of("share")["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
+            (agent,) = (each for each in found(*agents)["items"] if "deletionTimestamp" not in each["metadata"])
+
+            def metrics() -> str:
+                url = f"http://{agent['status']['podIP']}:9460/metrics"
+                return str(urllib.request.urlopen(url, timeout=10).read().decode())
+
+            until(lambda: 'pod="share"' in metrics(), "the agent has the names of pods, by its service account")
+            driver.say("fail * 15 1")
+            until(condition, "the node has the condition", within_s=60)
+            driver.unsay("fail")
+            until(lambda: condition() is None, "the condition is gone", within_s=120)
+            (status,) = found(*agents)["items"][0]["status"]["containerStatuses"]
+            assert status["restartCount"] == 0
+        finally:
+            driver.unsay("fail")
+            kubectl("delete", "--ignore-not-found", *files, within_s=120)
+    until_offered(SHARE, 0)
+
+
+def helm(*arguments: str) -> str:
+    done = subprocess.run(
+        [f"{TESTBED}/bin/helm", "--kubeconfig", f"{TESTBED}/run/admin.conf", "--namespace", "by-helm", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=230,
+    )
+    assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_chart_is_installed_tested_updated_and_removed(driver: FakeNvml) -> None:
+    needs_image()
+    chart = str(ROOT / "deploy" / "helm" / "gpucommons")
+    with driver_in_containers(driver):
+        try:
+            helm("install", "commons", chart, "--create-namespace", "--wait", "--timeout=120s")
+            assert "Phase:          Succeeded" in helm("test", "commons", "--timeout=90s")
+            helm(
+                "upgrade", "commons", chart, "--set", "shares.perGpu=3,faults.report=taint", "--wait", "--timeout=120s"
+            )
+            until_offered(SHARE, 6)
+            assert "Phase:          Succeeded" in helm("test", "commons", "--timeout=90s")
+        finally:
+            helm("uninstall", "commons", "--ignore-not-found", "--wait", "--timeout=60s")
+    until_offered(SHARE, 0)
+    assert "commons" not in kubectl("get", "clusterroles,clusterrolebindings", "-o", "name").replace("gpucommons", "")
 
 
 @pytest.mark.parametrize(
