@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.config.accounts import IdleSettings
-from gpucommons.idle.escalation import EscalationState, IdleHolder, StepsTaken, find_due_steps, reached
+from gpucommons.idle.escalation import EscalationState, IdleHolder, StepsTaken, find_due_steps, mark_reached
 from gpucommons.model.idle import IdleStep
 from unhurried import unhurried
 
@@ -32,7 +32,7 @@ class Escalated:
             [IdleHolder("a", idle_s, can_act, is_exempt)], self.escalation, self.terms
         )
         if due and self.arrives and idle_s is not None:
-            self.escalation = reached(self.escalation, "a", self.escalation["a"].notified_s, idle_s)
+            self.escalation = mark_reached(self.escalation, "a", self.escalation["a"].notified_s, idle_s)
         return [step for _, step in due]
 
 
@@ -74,7 +74,7 @@ def test_no_action_without_a_message_that_arrived() -> None:
     holder = Escalated(arrives=False)
     taken = [holder.at(float(idle_s)) for idle_s in range(0, 5000, 10)]
     assert [steps for steps in taken if steps] == [[NOTIFY], [REMIND]]
-    holder.escalation = reached(holder.escalation, "a", 100, 5000)
+    holder.escalation = mark_reached(holder.escalation, "a", 100, 5000)
     assert holder.at(5119) == []
     assert holder.at(5120) == [ACT], "the time counts from the message that arrived"
 
@@ -84,7 +84,7 @@ def test_a_message_of_an_earlier_period_allows_no_action() -> None:
     holder.at(100)
     holder.at(None)
     holder.at(130)
-    holder.escalation = reached(holder.escalation, "a", 100, 5000)
+    holder.escalation = mark_reached(holder.escalation, "a", 100, 5000)
     assert holder.escalation["a"] == StepsTaken(130)
 
 
@@ -146,7 +146,7 @@ def test_whatever_happens(steps: list[tuple[str, str, float]], terms: IdleSettin
         elif what == "restart":
             escalation = {name: StepsTaken(*done) for name, done in escalation.items()}
         elif what == "arrive" and key in escalation:
-            escalation = reached(escalation, key, escalation[key].notified_s, current or 0.0)
+            escalation = mark_reached(escalation, key, escalation[key].notified_s, current or 0.0)
             arrived[key] = True
         seen = [IdleHolder(name, idle[name], can_act=True) for name in sorted(present)]
         if what == "unknown":

@@ -12,9 +12,9 @@ from gpucommons.leases.mps.plan import (
     MpsDaemon,
     MpsKey,
     MpsStep,
-    failed,
     make_mps_plan,
-    started,
+    mark_failed,
+    mark_started,
 )
 
 ALICE, ALL = MpsKey(1001, "GPU-a"), MpsKey(None, "GPU-a")
@@ -44,22 +44,22 @@ def test_a_daemon_that_is_stopping_is_started_again_once_it_has_stopped() -> Non
 def test_a_daemon_that_died_is_restarted_with_growing_pauses() -> None:
     daemon, now_s, pauses = RUNNING, 101.0, []
     for _ in range(9):
-        daemon = failed(daemon, "gone", now_s)
+        daemon = mark_failed(daemon, "gone", now_s)
         assert make_mps_plan({ALICE}, {ALICE: daemon}, daemon.retry_s - 0.01).steps == ()
         pauses.append(daemon.retry_s - now_s)
         now_s = daemon.retry_s
         plan = make_mps_plan({ALICE}, {ALICE: daemon}, now_s)
         assert plan.steps == ((MpsStep.START, ALICE),)
-        daemon = started(plan.daemons[ALICE], now_s)
+        daemon = mark_started(plan.daemons[ALICE], now_s)
     assert pauses == [1, 2, 4, 8, 16, 32, LAST_RETRY_S, LAST_RETRY_S, LAST_RETRY_S]
-    assert failed(daemon, "gone", now_s + SETTLED_S).failures == 1, "it ran for long"
+    assert mark_failed(daemon, "gone", now_s + SETTLED_S).failures == 1, "it ran for long"
 
 
 def test_a_daemon_that_does_not_start_is_given_up_and_forgotten_without_a_lease() -> None:
     daemon = MpsDaemon(DaemonStage.STARTING, 0.0)
     for attempt in range(MAX_FAILURES):
         assert not daemon.is_given_up, attempt
-        daemon = failed(daemon, "no such program", 10.0)
+        daemon = mark_failed(daemon, "no such program", 10.0)
     assert daemon.is_given_up
     assert daemon.reason == "no such program"
     assert make_mps_plan(set(), {ALICE: daemon}, 11.0).daemons == {}
@@ -101,12 +101,12 @@ def test_what_is_needed_comes_to_run_and_what_runs_is_known(events: list[tuple[s
             needed.discard(key)
         elif what == "ok" and stage is DaemonStage.STARTING:
             alive.add(key)
-            daemons[key] = started(daemons[key], now_s)
+            daemons[key] = mark_started(daemons[key], now_s)
         elif what == "fail" and stage is DaemonStage.STARTING:
-            daemons[key] = failed(daemons[key], "x", now_s)
+            daemons[key] = mark_failed(daemons[key], "x", now_s)
         elif what == "die" and stage is DaemonStage.RUNNING:
             alive.discard(key)
-            daemons[key] = failed(daemons[key], "x", now_s)
+            daemons[key] = mark_failed(daemons[key], "x", now_s)
         elif what == "time":
             now_s += 7.0
         step()

@@ -87,7 +87,7 @@ def _taken(step: IdleStep, done: StepsTaken | None, idle_s: float) -> StepsTaken
     return done._replace(acted=True) if step is IdleStep.ACT else done._replace(reminded=True)
 
 
-def reached(escalation: EscalationState, key: str, notified_s: float, idle_s: float) -> EscalationState:
+def mark_reached(escalation: EscalationState, key: str, notified_s: float, idle_s: float) -> EscalationState:
     """A message of the period that was notified at `notified_s` was delivered. A later one changes nothing."""
     done = escalation.get(key)
     if done is None or done.notified_s != notified_s or done.reached_s is not None:

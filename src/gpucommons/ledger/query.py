@@ -82,15 +82,15 @@ def totals_in(connection: sqlite3.Connection) -> dict[OwnerKey, Totals]:
 
 def read_totals(path: Path) -> dict[OwnerKey, Totals]:
     """Raises LedgerError if the ledger cannot be read."""
-    return queried(path, totals_in)
+    return run_query(path, totals_in)
 
 
 def read_period(path: Path, since_s: int, until_s: int, by_day: bool = False) -> PeriodUsage:
     """Raises LedgerError of one line if the ledger cannot be read."""
-    return queried(path, lambda connection: _read(connection, since_s, until_s, by_day))
+    return run_query(path, lambda connection: _read(connection, since_s, until_s, by_day))
 
 
-def queried(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
+def run_query(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
     """Raises LedgerError of one line if the ledger cannot be read."""
     if reason := refused(path):
         raise LedgerError("cannot_open", reason)
@@ -324,7 +324,7 @@ def read_job(path: Path, name: str, user: str | None = None) -> JobUsage | None:
 
     With `user`, only what is billed to that name. Raises LedgerError of one line if the ledger cannot be read.
     """
-    return queried(path, lambda connection: _read_job(connection, name, user))
+    return run_query(path, lambda connection: _read_job(connection, name, user))
 
 
 def _read_job(connection: sqlite3.Connection, name: str, user: str | None) -> JobUsage | None:

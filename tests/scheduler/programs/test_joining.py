@@ -15,8 +15,8 @@ from gpucommons.scheduler.programs.joining import (
     ProgramStanding,
     ProgramTurn,
     Standing,
-    observed,
-    turn_ended,
+    judge_reading,
+    judge_turn,
 )
 
 ACTIVE, IDLE, UNKNOWN = ProgramActivity.ACTIVE, ProgramActivity.IDLE, ProgramActivity.UNKNOWN
@@ -38,14 +38,14 @@ def program(
 
 @pytest.mark.parametrize(("activity", "joins"), [(ACTIVE, True), (UNKNOWN, True), (IDLE, False)])
 def test_a_new_program_joins_unless_it_is_idle(activity: ProgramActivity, joins: bool) -> None:
-    new = observed(None, seen(activity, 1.0), 1.1)
+    new = judge_reading(None, seen(activity, 1.0), 1.1)
     assert (new.joined, new.since_s, new.used_s) == (joins, 1.1, 1.0 if activity is ACTIVE else None)
 
 
 def test_a_joined_program_does_not_rest_because_a_reading_shows_it_idle() -> None:
     standing = JOINED
     for second in range(30, 60):
-        standing = observed(standing, seen(IDLE, float(second)), second + 0.1)
+        standing = judge_reading(standing, seen(IDLE, float(second)), second + 0.1)
     assert standing.joined, "it may be paused"
 
 
@@ -54,7 +54,7 @@ def test_a_joined_program_that_is_not_paused_rests_after_it_was_idle_for_a_while
         standing = JOINED
         for second in range(30, 30 + seconds):
             activity = ACTIVE if second == used_at else IDLE
-            standing = observed(standing, seen(activity, float(second))._replace(ran=ran), second + 0.1)
+            standing = judge_reading(standing, seen(activity, float(second))._replace(ran=ran), second + 0.1)
         return standing.joined
 
     assert after(8)
@@ -73,21 +73,21 @@ def test_a_joined_program_that_is_not_paused_rests_after_it_was_idle_for_a_while
     ],
 )
 def test_a_program_rests_after_a_whole_idle_turn_while_others_waited(turn: ProgramTurn, rests: bool) -> None:
-    after = turn_ended(JOINED, turn)
+    after = judge_turn(JOINED, turn)
     assert after.joined is not rests
     assert after.since_s == (turn.end_s if rests else JOINED.since_s)
 
 
 def test_a_turn_in_which_it_joined_was_not_a_whole_turn() -> None:
     member = replace(JOINED, used_s=None)
-    assert turn_ended(member, ProgramTurn(9.0, 15.25, IDLE, others_waited=True)).joined
-    assert not turn_ended(member, ProgramTurn(10.0, 15.25, IDLE, others_waited=True)).joined
+    assert judge_turn(member, ProgramTurn(9.0, 15.25, IDLE, others_waited=True)).joined
+    assert not judge_turn(member, ProgramTurn(10.0, 15.25, IDLE, others_waited=True)).joined
 
 
 def test_a_reading_that_shows_use_during_the_turn_disproves_that_it_was_idle() -> None:
-    active = observed(JOINED, seen(ACTIVE, 15.1), 15.2)
-    assert turn_ended(active, ProgramTurn(15.0, 15.25, IDLE, others_waited=True)).joined
-    assert not turn_ended(active, ProgramTurn(16.0, 16.25, IDLE, others_waited=True)).joined
+    active = judge_reading(JOINED, seen(ACTIVE, 15.1), 15.2)
+    assert judge_turn(active, ProgramTurn(15.0, 15.25, IDLE, others_waited=True)).joined
+    assert not judge_turn(active, ProgramTurn(16.0, 16.25, IDLE, others_waited=True)).joined
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def test_a_reading_that_shows_use_during_the_turn_disproves_that_it_was_idle() -
 def test_a_resting_program_joins_when_it_uses_the_gpu_again(
     activity: ProgramActivity, as_of_s: float, joins: bool
 ) -> None:
-    after = observed(RESTING, seen(activity, as_of_s), 22.0)
+    after = judge_reading(RESTING, seen(activity, as_of_s), 22.0)
     assert after.joined is joins
     assert after.since_s == (22.0 if joins else 20.0)
 
 
 def test_a_program_without_a_process_in_common_is_a_new_one() -> None:
     reused = frozenset({ProcessKey(5, 200)})
-    assert not observed(JOINED, seen(IDLE, 30.0, reused), 30.1).joined
+    assert not judge_reading(JOINED, seen(IDLE, 30.0, reused), 30.1).joined
     remaining = frozenset({ProcessKey(6, 100), ProcessKey(9, 300)})
-    after = observed(JOINED, seen(IDLE, 30.0, remaining), 30.1)
+    after = judge_reading(JOINED, seen(IDLE, 30.0, remaining), 30.1)
     assert (after.joined, after.since_s, after.processes) == (True, 10.0, remaining)
 
 
@@ -157,7 +157,7 @@ def test_a_resting_program_is_back_within_2_s_of_using_the_gpu(
     for number in range(30):
         now_s = phase_s + number
         activity = (ACTIVE if now_s > use_s else IDLE) if measured else UNKNOWN
-        member = observed(member, seen(activity, now_s), now_s)
+        member = judge_reading(member, seen(activity, now_s), now_s)
         if member.joined:
             break
     assert member.joined

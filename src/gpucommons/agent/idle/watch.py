@@ -22,7 +22,7 @@ from gpucommons.base.threads import WorkerThread
 from gpucommons.config.settings import Settings
 from gpucommons.config.state_directory import idle_record, ledger_file, own_event_log
 from gpucommons.idle.channels import Delivery, Letter, Outbox
-from gpucommons.idle.escalation import EscalationState, IdleHolder, find_due_steps, reached
+from gpucommons.idle.escalation import EscalationState, IdleHolder, find_due_steps, mark_reached
 from gpucommons.idle.messages import (
     DAYS,
     DigestSchedule,
@@ -215,7 +215,7 @@ class IdleWatch:
             # What was delivered nowhere outside is at least shown by `gpucommons me`.
             for letter in letters:
                 if not self._channels_of(letter):
-                    self._escalation = reached(
+                    self._escalation = mark_reached(
                         self._escalation, letter.holder, letter.notified_s, idle_s[letter.holder] or 0.0
                     )
             self._write_then(letters, actions)
@@ -340,7 +340,7 @@ class IdleWatch:
             return
         rows = holders_of(self._allocations).get(letter.holder, []) if self._allocations else []
         idle_s = shortest_idle_s(rows) or letter.notified_s
-        self._escalation = reached(self._escalation, letter.holder, letter.notified_s, idle_s)
+        self._escalation = mark_reached(self._escalation, letter.holder, letter.notified_s, idle_s)
 
     # Files and the digest, on the thread
 

@@ -83,16 +83,16 @@ def make_mps_plan(needed: AbstractSet[MpsKey], daemons: Mapping[MpsKey, MpsDaemo
     return MpsPlan(after, tuple(steps))
 
 
-def started(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
+def mark_started(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
     return daemon._replace(stage=DaemonStage.RUNNING, since_s=now_s, reason="")
 
 
-def kept(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
+def mark_kept(daemon: MpsDaemon, now_s: float) -> MpsDaemon:
     """It was to be stopped, and programs still use it."""
     return daemon._replace(stage=DaemonStage.RUNNING, since_s=now_s, idle_since_s=now_s)
 
 
-def failed(daemon: MpsDaemon, reason: str, now_s: float) -> MpsDaemon:
+def mark_failed(daemon: MpsDaemon, reason: str, now_s: float) -> MpsDaemon:
     """It did not start, or it ended without being asked to."""
     settled = daemon.stage is DaemonStage.RUNNING and now_s - daemon.since_s >= SETTLED_S
     failures = 1 if settled else daemon.failures + 1

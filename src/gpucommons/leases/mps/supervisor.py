@@ -13,7 +13,16 @@ from time import monotonic, time
 from typing import Final
 
 from gpucommons.leases.mps.control import MpsControl, MpsError
-from gpucommons.leases.mps.plan import DaemonStage, MpsDaemon, MpsKey, MpsStep, failed, kept, make_mps_plan, started
+from gpucommons.leases.mps.plan import (
+    DaemonStage,
+    MpsDaemon,
+    MpsKey,
+    MpsStep,
+    make_mps_plan,
+    mark_failed,
+    mark_kept,
+    mark_started,
+)
 from gpucommons.leases.protocol import Line
 from gpucommons.leases.service.service import MPS_OFF
 from gpucommons.model.leases import Lease, MpsDaemonReading, MpsEvent, MpsReading
@@ -167,7 +176,7 @@ class MpsSupervisor:
             self._break(key, "failed", f"the MPS daemon for {self._name(key)} did not start: {error}", str(error))
             return
         self._starts += 1
-        self._daemons[key] = started(self._daemons[key], monotonic())
+        self._daemons[key] = mark_started(self._daemons[key], monotonic())
         watch = self._watches[key]
         watch.asked_s, watch.silent = monotonic(), 0
         self._note("started", key, f"the MPS daemon for {self._name(key)} runs")
@@ -175,7 +184,7 @@ class MpsSupervisor:
 
     async def _stop_one(self, key: MpsKey) -> None:
         if await asyncio.to_thread(self.control.has_clients, key):
-            self._daemons[key] = kept(self._daemons[key], monotonic())
+            self._daemons[key] = mark_kept(self._daemons[key], monotonic())
             return
         await asyncio.to_thread(self.control.stop, key)
         await self._read_logs(key)
@@ -207,7 +216,7 @@ class MpsSupervisor:
     def _break(self, key: MpsKey, kind: str, sentence: str, reason: str) -> None:
         daemon = self._daemons.get(key)
         if daemon is not None:
-            self._daemons[key] = failed(daemon, reason, monotonic())
+            self._daemons[key] = mark_failed(daemon, reason, monotonic())
             self._note(kind, key, sentence)
             self._changed()
 

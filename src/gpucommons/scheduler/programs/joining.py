@@ -77,7 +77,7 @@ class ProgramStanding:
         return self.standing is Standing.JOINED
 
 
-def observed(before: ProgramStanding | None, seen: Observation, now_s: float) -> ProgramStanding:
+def judge_reading(before: ProgramStanding | None, seen: Observation, now_s: float) -> ProgramStanding:
     """What a program is after a reading."""
     used_s = seen.as_of_s if seen.activity is ProgramActivity.ACTIVE else None
     if before is None or not before.processes & seen.processes:
@@ -96,7 +96,7 @@ def observed(before: ProgramStanding | None, seen: Observation, now_s: float) ->
     return replace(after, standing=Standing.JOINED, since_s=now_s)
 
 
-def turn_ended(before: ProgramStanding, turn: ProgramTurn) -> ProgramStanding:
+def judge_turn(before: ProgramStanding, turn: ProgramTurn) -> ProgramStanding:
     """What a program is after a turn of its own."""
     idle = turn.activity is ProgramActivity.IDLE and turn.others_waited
     # A turn that began before it joined, or in which a reading showed it active, was not idle from beginning to end.
@@ -140,7 +140,7 @@ class ProgramRoster:
         """
         hidden = {key: member for key, member in self._members.items() if not unlisted.isdisjoint(member.devices)}
         now = {
-            program.key: observed(
+            program.key: judge_reading(
                 self._members.get(program.key),
                 Observation(
                     program.process_keys,
@@ -161,7 +161,7 @@ class ProgramRoster:
         """None where the program has ended."""
         before = self._members.get(key)
         if before is not None:
-            self._members[key] = turn_ended(before, turn)
+            self._members[key] = judge_turn(before, turn)
         return self._members.get(key)
 
 
