@@ -40,6 +40,12 @@ from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
 HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group="lab")
 
 
+@pytest.fixture(autouse=True)
+def no_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent may have run here."""
+    monkeypatch.setattr("gpucommons.config.state_directory._OF_ROOT", tmp_path / "of-root")
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))

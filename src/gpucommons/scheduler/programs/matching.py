@@ -3,7 +3,7 @@
 A limit for a pid is for one process: it ends when another process has the pid.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -127,10 +127,6 @@ def names(program: Program) -> frozenset[str]:
         if pod is not None and pod.name:
             addresses.update((pod.name, f"{pod.namespace}/{pod.name}"))
     return frozenset(addresses)
-
-
-def addressed(target: str, programs: Iterable[Program]) -> Sequence[Program]:
-    return [program for program in programs if target in names(program)]
 
 
 def _any_matches(texts: Iterable[str], pattern: str) -> bool:
