@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -40,7 +41,14 @@ async def play(path: str) -> None:
     scheduler = SchedulerThread(scheduler_settings(path), turn_pieces, privacy=PRIVACY)
     assert scheduler.reading is None
     scheduler.update_gpus([])
+    refusals: list[str] = []
+    scheduler.park({1}, refusals.append)
+    assert refusals == ["the scheduler does not run"]
     await scheduler.start()
+    answers: SimpleQueue[str] = SimpleQueue()
+    scheduler.park({1}, answers.put)
+    assert await asyncio.to_thread(answers.get, timeout=PATIENCE_S) == "programs are not parked on this node"
+    assert answers.empty(), "it is called once"
     client = await asyncio.to_thread(lambda: Scripted(path).register("pod", "ns").ask().granted())
     await until(scheduler, lambda reading: [row.client_id for row in reading.clients] == [client.id])
     scheduler.update_gpus([GpuFacts("GPU-7", 0, 80 * GIB)])

@@ -109,9 +109,10 @@ class SchedulerThread:
         self._to_server(lambda server: server.set_lease_claims(claims))
 
     def park(self, pids: AbstractSet[int], done: Callable[[str], None]) -> None:
-        """Moves the GPU memory of these processes' programs to host memory. `done` gets why not; empty: it is done.
+        """Moves the GPU memory of these processes' programs to host memory.
 
-        It is called on the scheduler's thread.
+        Calls `done` once with the reason for a refusal; an empty reason means success. On the scheduler's thread, if
+        that runs.
         """
 
         def park(server: SchedulerServer) -> None:
@@ -123,10 +124,11 @@ class SchedulerThread:
             none = "" if order.keys else "none of its programs can be parked"
             done("; ".join(order.refused) or none)
 
-        if self._server is None:
+        server = self._server
+        if server is None:
             done("the scheduler does not run")
         else:
-            self._to_server(park)
+            self._thread.call(lambda: park(server))
 
     def set_annotations(self, annotations: Mapping[tuple[str, str], QuotaValues]) -> None:
         self._to_server(lambda server: server.set_annotations(annotations))
