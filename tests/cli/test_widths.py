@@ -182,9 +182,9 @@ def test_csv_has_exact_values_and_json_is_the_document(agent: RunningAgent) -> N
 
 
 def test_what_is_empty_says_so_in_a_terminal(agent: RunningAgent) -> None:
-    assert lines_of(80, agent, "events", "--type", "no.such") == ["no event matches"]
+    assert lines_of(80, agent, "events", "--type", "program.stranded") == ["no event matches"]
     assert lines_of(80, agent, "allocations", "--user", "zzz") == ["no slot is held by 'zzz'"]
-    assert command("events", "--type", "no.such", "--connect", agent.url).stdout == ""
+    assert command("events", "--type", "program.stranded", "--connect", agent.url).stdout == ""
 
 
 def test_sentences_that_do_not_fit_stand_below_their_rows() -> None:
