@@ -252,4 +252,5 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
     purge = installed(tmp_path, "--purge")
     assert (purge.returncode, "use it with --uninstall" in purge.stderr) == (2, True), "it does not install"
     assert list(tmp_path.iterdir()) == []
-    assert "no such source: /nowhere" in installed(tmp_path, "--source", "/nowhere").stderr
+    absent = tmp_path / "absent"
+    assert f"no such source: {absent}" in installed(tmp_path, "--source", str(absent)).stderr

@@ -38,14 +38,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / ".venv").symlink_to(sys.prefix)
     shutil.copytree(ROOT / "deploy", folder / "deploy")
     done = subprocess.run(
-        ["bash", "-ec", "\n".join(lines)], cwd=folder, capture_output=True, text=True, timeout=300, env=_plain()
+        ["bash", "-ec", "\n".join(lines)], cwd=folder, capture_output=True, text=True, timeout=300, env=_plain(folder)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
-def _plain() -> dict[str, str]:
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nowhere", "LANG": "C.UTF-8"}
+def _plain(home: Path) -> dict[str, str]:
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
 
 
 @pytest.fixture

@@ -124,8 +124,11 @@ def test_nothing_overflows_or_overlaps_and_the_page_has_an_end(browser: Browser,
         assert height <= MAX_HEIGHT[width], f"{height} px high"
         if width <= 640:
             assert page.evaluate(HOVER_ONLY) == [], "a phone has no mouse"
-        cost = page.eval_on_selector("#accounts [data-total] [data-f=cost]", "e => e.getBoundingClientRect().right")
-        assert cost <= width - 8, "what was held, what of it idle, and the cost are in view without scrolling sideways"
+        cost = page.locator("#accounts [data-total] [data-f=cost]")
+        # The first sums come with the first batch of the ledger.
+        cost.wait_for(state="attached", timeout=60_000)
+        right = cost.evaluate("cell => cell.getBoundingClientRect().right")
+        assert right <= width - 8, "what was held, what of it idle, and the cost are in view without scrolling sideways"
 
 
 def strip_of(page: Page) -> str | None:

@@ -167,16 +167,17 @@ class ReadThread:
     def __init__(self, name: str) -> None:
         self._thread = WorkerThread(f"source-{name}")
 
-    def submit(self, reads: Sequence[Callable[[], object]], done: Callable[[list[object]], None]) -> None:
-        """Run the reads on the thread, one after the other. `done` gets the value or exception of each, in order, on
-        the running event loop, in one call: each call wakes it."""
+    def submit(self, reads: Sequence[Callable[[], object]], outcomes: list[object], done: Callable[[], None]) -> None:
+        """Run the reads on the thread, one after the other. `outcomes` gets the value or exception of each, in order.
+        `done` is called after the last one, on the running event loop: each call wakes it."""
         loop = asyncio.get_running_loop()
 
         def job() -> None:
-            outcomes = [_outcome(read) for read in reads]
+            for read in reads:
+                outcomes.append(_outcome(read))
             # The loop may have been closed during the read.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(done, outcomes)
+                loop.call_soon_threadsafe(done)
 
         self._thread.submit(job)
 
@@ -195,6 +196,18 @@ def _outcome(read: Callable[[], object]) -> object:
         return read()
     except Exception as error:
         return error
+
+
+class _Batch:
+    """The sources that one thread reads in one tick. `outcomes` grows as they are read; `taken` of them are known to
+    their trackers."""
+
+    __slots__ = ("outcomes", "taken", "trackers")
+
+    def __init__(self, trackers: Sequence[SourceTracker]) -> None:
+        self.trackers = trackers
+        self.outcomes: list[object] = []
+        self.taken = 0
 
 
 # The clock: starts each source when it is due, enforces deadlines, and publishes one Snapshot per tick.
@@ -239,8 +252,8 @@ class Sampler:
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._snapshot: Snapshot | None = None
         self._read_soon = asyncio.Event()
-        # The threads that have not read the sources of this tick yet.
-        self._awaited: set[str] = set()
+        # What has not been read in full in this tick, by thread.
+        self._awaited: dict[str, _Batch] = {}
         self._settled: asyncio.Future[None] | None = None
 
     def subscribe(self, on_publish: Callable[[Snapshot], None]) -> None:
@@ -292,14 +305,17 @@ class Sampler:
         # Only reads of this tick are awaited: one that hangs must not delay every later tick.
         self._awaited.clear()
         for thread, trackers in self._start_due(now_s).items():
-            self._awaited.add(thread)
+            batch = self._awaited[thread] = _Batch(trackers)
             reads = [tracker.source.read for tracker in trackers]
-            self._threads[thread].submit(reads, partial(self._take, thread, trackers))
+            self._threads[thread].submit(reads, batch.outcomes, partial(self._end, thread, batch))
         if self._awaited:
             self._settled = asyncio.get_running_loop().create_future()
             await asyncio.wait(
                 (self._settled,), timeout=self._interval_s * _SETTLE_RATIO if settle_s is None else settle_s
             )
+            # A read that hangs costs its own reading, not those that came before it on its thread.
+            for batch in self._awaited.values():
+                self._take(batch)
         return self._publish()
 
     def _start_due(self, now_s: float) -> dict[str, list[SourceTracker]]:
@@ -315,12 +331,17 @@ class Sampler:
                     self._finish(tracker, _outcome(tracker.source.read))
         return by_thread
 
-    def _take(self, thread: str, trackers: list[SourceTracker], outcomes: list[object]) -> None:
-        for tracker, outcome in zip(trackers, outcomes, strict=True):
-            self._finish(tracker, outcome)
-        self._awaited.discard(thread)
+    def _end(self, thread: str, batch: _Batch) -> None:
+        self._take(batch)
+        if self._awaited.get(thread) is batch:
+            del self._awaited[thread]
         if not self._awaited and self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
+
+    def _take(self, batch: _Batch) -> None:
+        for tracker, outcome in zip(batch.trackers[batch.taken :], batch.outcomes[batch.taken :], strict=False):
+            self._finish(tracker, outcome)
+            batch.taken += 1
 
     def _finish(self, tracker: SourceTracker, outcome: object) -> None:
         before = tracker.state
