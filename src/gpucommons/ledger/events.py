@@ -23,7 +23,6 @@ from gpucommons.model.events import (
     GPU_BACK,
     GPU_LOST,
     GPU_XID,
-    IDLE_TYPES,
     LEASE_TRESPASSER,
     MPS_DIED,
     MPS_FAILED,
@@ -75,24 +74,6 @@ _MPS = {
     "log": MPS_LOG,
 }
 ANY_SLOT = "any"
-TYPES = (
-    *(
-        GPU_LOST,
-        GPU_BACK,
-        GPU_XID,
-        PROGRAM_XID,
-        ALLOCATION_SEEN,
-        ALLOCATION_GONE,
-        QUOTA_EXCEEDED,
-        QUOTA_KEPT,
-        TURN_REVOKED,
-    ),
-    *(LEASE_TRESPASSER, TRESPASSER_PAUSED, TRESPASSER_RESUMED, RESERVATION_RELEASED),
-    *(MPS_STARTED, MPS_STOPPED, MPS_FAILED, MPS_DIED, MPS_LOG),
-    *(PROGRAM_PARKED, PROGRAM_WOKEN, PROGRAM_NOT_PARKED, PROGRAM_STRANDED, PROGRAM_WAITED),
-    *IDLE_TYPES,
-)
-
 # Workload id and slot name.
 AllocationKey = tuple[str, str]
 Details = Mapping[str, object]
