@@ -18,13 +18,14 @@ from typing import Any, Self
 import psutil
 
 from fakes.gpu.account import Activity, Phase
-from fakes.shared_gpu import SharedGpu, SharedJob, SharedProgram
+from fakes.shared_gpu import Rates, SharedGpu, SharedJob, SharedProgram
 from gpucommons.pauser.release import state_letter
 from needs import needs_program, needs_root
 from open_folder import open_folder
 from running import RunningAgent, command, command_process, running_agent
-from waiting import until
+from waiting import WITHIN_S, until
 
+_WINDOWS = 6
 _NEW_SESSION = ("setsid",)
 _OWN_RUN = 'mount --bind "$0" /run && exec "$@"'
 
@@ -165,8 +166,19 @@ class SharedNode:
 
         return until(found, f"left alone: {saying}")
 
-    def wait_for(self, ask: Callable[[], object], what: str, within_s: float = 40) -> None:
+    def wait_for(self, ask: Callable[[], object], what: str, within_s: float = WITHIN_S) -> None:
         until(ask, f"{what}; {self.turns()}", within_s)
+
+    def wait_for_rates(self, is_due: Callable[[Rates], bool], window_s: float) -> None:
+        """A machine that stands still for a second spoils a window: one of these must show the due."""
+        windows = []
+        for _ in range(_WINDOWS):
+            before = self.shared.works()
+            self.shared.let_pass(window_s)
+            windows.append(self.shared.rates_since(before))
+            if is_due(windows[-1]):
+                return
+        raise AssertionError(f"none of {_WINDOWS} windows of {window_s:g} s shows the due: {windows}")
 
     # -- its processes
 

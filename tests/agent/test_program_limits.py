@@ -46,12 +46,8 @@ def test_a_quota_is_a_share_of_the_time(limited: Limited) -> None:
     for target in (f"pid:{by_pid.pid}", "user:mail"):
         assert "1 connected client updated" in node.scheduler("set-limit", target, "--core", "40")
     until(lambda: all(one.program.locks > 1 for one in (quarter, by_pid, by_user)), "their quotas are in force")
-    before = node.shared.works()
-    node.shared.let_pass(MEASURED_S)
-    rates = node.shared.rates_since(before)
-    assert rates.of(quarter) == pytest.approx(0.25, abs=0.03)
-    assert rates.of(by_pid) == pytest.approx(0.4, abs=0.04)
-    assert rates.of(by_user) == pytest.approx(0.4, abs=0.04)
+    due = pytest.approx([0.25, 0.4, 0.4], abs=0.04)
+    node.wait_for_rates(lambda rates: [rates.of(program) for program in (quarter, by_pid, by_user)] == due, MEASURED_S)
     row = node.client(quarter)
     assert row is not None
     assert (row["core_quota_percent"], row["name"]) == (25, f"games · program (pid {quarter.pid})")

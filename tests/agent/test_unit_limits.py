@@ -133,6 +133,8 @@ def test_at_its_task_limit_what_needs_a_thread_is_refused_and_the_rest_is_served
             assert [agent.get("/metrics", login("secret"))[0] for _ in range(10)] == [200] * 10
             assert [agent.get("/metrics", login(f"guess {number}"))[0] for number in range(5)] == [503] * 5
             assert agent.get("/healthz", login("secret"))[0] == 200
+            warning = "the web configuration cannot be checked for changes"
+            until(lambda: any(warning in line for line in agent.lines), "the task that needs a thread says so")
             (group / "pids.max").write_text("max")
             until(lambda: agent.get("/metrics", login("another guess"))[0] == 401, "threads are started again")
             assert not [line for line in agent.lines if "Traceback" in line]

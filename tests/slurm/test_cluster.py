@@ -336,11 +336,9 @@ def test_shards_are_shares() -> None:
         expected = {slurm.job_of(large): 0.75, slurm.job_of(small): 0.25}
         until(lambda: shares() == expected, f"each job is billed for its shards: {expected}")
         slurm.node.wait_for(lambda: slurm.node.way() == "turns", "they take turns")
-        before = slurm.node.shared.works()
-        slurm.node.shared.let_pass(10.0)
-        rates = slurm.node.shared.rates_since(before)
-        part = rates.of(large) / (rates.of(large) + rates.of(small))
-        assert 0.65 < part < 0.85
+        slurm.node.wait_for_rates(
+            lambda rates: 0.65 < rates.of(large) / (rates.of(large) + rates.of(small)) < 0.85, 10.0
+        )
         metrics = slurm.node.agent.get("/metrics")[1]
         (given,) = (
             line for line in metrics.splitlines() if f'_memory_share_bytes{{job_id="{slurm.job_of(small)}"' in line

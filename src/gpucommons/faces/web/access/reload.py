@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucommons.base.threads import in_daemon_thread
+from gpucommons.base.threads import ThreadsExhausted, in_daemon_thread
 from gpucommons.faces.web.access.tls import Tls, build_tls
 from gpucommons.faces.web.access.web_config import RateLimit, WebConfigError, read_web_config
 
@@ -65,10 +65,16 @@ class WebConfigFile:
         self._last, self.settings, self.ok = loaded, loaded.settings, True
 
     async def watch(self) -> None:
+        is_exhausted = False
         while self._path is not None:
             await asyncio.sleep(self._poll_s)
             try:
                 await self.reload_if_changed()
+                is_exhausted = False
+            except ThreadsExhausted as error:
+                if not is_exhausted:
+                    log.warning("the web configuration cannot be checked for changes; the current one stays: %s", error)
+                is_exhausted = True
             except Exception:
                 log.exception("checking the web configuration for changes failed; the current one stays in force")
 
