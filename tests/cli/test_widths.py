@@ -181,6 +181,14 @@ def test_csv_has_exact_values_and_json_is_the_document(agent: RunningAgent) -> N
         assert done.returncode == (GPU_IS_LOST if name == "gpus" else 0), name
 
 
+def test_a_line_of_an_event_has_names_and_no_ids(agent: RunningAgent) -> None:
+    seen = ("events", "--type", "allocation.seen", "--user", "alice")
+    lines = command(*seen, "--connect", agent.url).stdout.splitlines()
+    assert lines
+    assert not [line for line in lines if "workload_id=" in line or "owner=alice" in line]
+    assert all("workload_id=" in row["details"] for row in csv_of(agent, *seen))
+
+
 def test_what_is_empty_says_so_in_a_terminal(agent: RunningAgent) -> None:
     assert lines_of(80, agent, "events", "--type", "program.stranded") == ["no event matches"]
     assert lines_of(80, agent, "allocations", "--user", "zzz") == ["no slot is held by 'zzz'"]

@@ -189,7 +189,12 @@ def _followed(path: Path) -> Iterator[Any]:
 
 
 def _line(event: Document) -> str:
-    return "  ".join(cell for cell in _cells(event) if cell)
+    """Without ids of 64 digits and an owner that the line names already: they are in the other formats."""
+    details = dict(event["details"])
+    details.pop("workload_id", None)
+    if details.get("owner") in (event["user"], details.get("workload")):
+        del details["owner"]
+    return "  ".join(cell for cell in _cells({**event, "details": details}) if cell)
 
 
 def _cells(event: Document) -> list[str]:
