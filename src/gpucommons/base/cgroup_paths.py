@@ -17,7 +17,7 @@ _CLAIM: Final = re.compile(r"[0-9a-f]{64}|pod[0-9a-f]{8}|user@[0-9]")
 _USER_MANAGER: Final = re.compile(r"user@[0-9]+\.service")
 
 
-def named_by_root(text: str, cgroupfs: Path = _CGROUPFS) -> str:
+def trim_to_root_named(text: str, cgroupfs: Path = _CGROUPFS) -> str:
     """The text of /proc/PID/cgroup, each path cut off below the first directory that another user may write.
 
     Paths through a user's own systemd manager, and those that cannot be looked up, stay as they are.
@@ -35,7 +35,7 @@ def _cut(line: str, cgroupfs: Path) -> str:
     if ".." in segments:
         return line
     for mount in mounts:
-        kept = _kept(str(mount), segments)
+        kept = _count_root_named(str(mount), segments)
         if kept is not None and not any(map(_USER_MANAGER.fullmatch, segments[:kept])):
             return f"{hierarchy}:{controllers}:/{'/'.join(segments[:kept])}"
     return line
@@ -46,7 +46,7 @@ def is_of_user_manager(path: str) -> bool:
     return any(map(_USER_MANAGER.fullmatch, path.split("/", _MAX_SEGMENTS)))
 
 
-def _kept(mount: str, segments: list[str]) -> int | None:
+def _count_root_named(mount: str, segments: list[str]) -> int | None:
     """How many segments root has named; None where this mount does not have the path."""
     try:
         # Root may appear as another uid, where we are in a user namespace ourselves.

@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 STATE_FILE_MODE = 0o640
 
 
-def refused(path: Path) -> str | None:
+def explain_refusal(path: Path) -> str | None:
     """Why this process may not read the file, in one line; None if it may or if there is no such file.
 
     The file is not opened: to close a database again would end SQLite's locks in this process.
@@ -225,7 +225,7 @@ class FileFollower:
     def _was_rotated_unread(self, segment: _Segment) -> bool:
         """If nothing of the live file was read yet, only a newer rotated copy shows that it was truncated."""
         _, offset, _, rotated_ns = segment.place
-        return segment.is_live and offset == 0 and bool(self._rotated_since(rotated_ns))
+        return segment.is_live and offset == 0 and bool(self._find_rotated_since(rotated_ns))
 
     def _find_next(self, current: _Segment) -> None:
         if os.stat(self.path).st_ino == current.place.inode:
@@ -233,11 +233,11 @@ class FileFollower:
             return
         # It was read to its end through the descriptor, whatever its name is now.
         done_ns = max(os.fstat(current.file.fileno()).st_mtime_ns, current.place.rotated_ns)
-        self._queue(self._rotated_since(done_ns), done_ns)
+        self._queue(self._find_rotated_since(done_ns), done_ns)
 
     def _resume(self) -> None:
         """Find the saved position: in the live file, or in a rotated copy of it."""
-        live = _opened(self.path, self.position, is_live=True)
+        live = _open_segment(self.path, self.position, is_live=True)
         if self.position.offset and live.place.inode == self.position.inode and live.read() is not None:
             self._current = live
             return
@@ -248,7 +248,7 @@ class FileFollower:
     def _queue_unread(self) -> None:
         """After a rotation: queue the rest of the file at the position, the copies since then, and the live file."""
         kept = self.position
-        rotated = self._rotated_since(kept.rotated_ns)
+        rotated = self._find_rotated_since(kept.rotated_ns)
         done_ns = rotated[-1].modified_ns if rotated else kept.rotated_ns
         if kept.offset:
             number = next((n for n, file in enumerate(rotated) if _holds(file, kept)), None)
@@ -257,15 +257,15 @@ class FileFollower:
                 rotated = []
             else:
                 place = kept._replace(rotated_ns=rotated[number].modified_ns - 1)
-                self._next.append(_opened(rotated[number].path, place))
+                self._next.append(_open_segment(rotated[number].path, place))
                 rotated = rotated[number + 1 :]
         self._queue(rotated, done_ns)
 
     def _queue(self, whole: list[_Rotated], done_ns: int) -> None:
         """Queue these from their start, then the live file from its start."""
-        self._next.extend(_opened(file.path, Position(rotated_ns=file.modified_ns - 1)) for file in whole)
+        self._next.extend(_open_segment(file.path, Position(rotated_ns=file.modified_ns - 1)) for file in whole)
         done_ns = max((done_ns, *(file.modified_ns for file in whole)))
-        self._next.append(_opened(self.path, Position(rotated_ns=done_ns), is_live=True))
+        self._next.append(_open_segment(self.path, Position(rotated_ns=done_ns), is_live=True))
 
     def _switch_to(self, segment: _Segment) -> None:
         if self._current is not None:
@@ -273,7 +273,7 @@ class FileFollower:
         self._current, self._leaving = segment, False
         self.position = segment.place
 
-    def _rotated_since(self, modified_ns: int) -> list[_Rotated]:
+    def _find_rotated_since(self, modified_ns: int) -> list[_Rotated]:
         """The rotated copies in the same directory that were written after that time, oldest first."""
         name = self.path.name
         by_name: dict[str, _Rotated] = {}
@@ -289,7 +289,7 @@ class FileFollower:
         return sorted((file for file in once if file.modified_ns > modified_ns), key=lambda file: file.modified_ns)
 
 
-def _opened(path: Path, place: Position, is_live: bool = False) -> _Segment:
+def _open_segment(path: Path, place: Position, is_live: bool = False) -> _Segment:
     plain = path.open("rb", buffering=0)
     place = place._replace(inode=os.fstat(plain.fileno()).st_ino)
     if path.suffix != ".gz":
@@ -300,7 +300,7 @@ def _opened(path: Path, place: Position, is_live: bool = False) -> _Segment:
 
 def _holds(rotated: _Rotated, place: Position) -> bool:
     """Whether this is a copy of the file that was read up to that position."""
-    segment = _opened(rotated.path, place)
+    segment = _open_segment(rotated.path, place)
     try:
         return segment.read() is not None
     finally:

@@ -125,7 +125,7 @@ async def _connect(request: HttpRequest, url: SplitResult) -> tuple[asyncio.Stre
     if request.socket_path:
         return await asyncio.open_unix_connection(request.socket_path)
     host = url.hostname or ""
-    connected = await _connected(host, url.port or _PORTS[url.scheme])
+    connected = await _connect_to_first(host, url.port or _PORTS[url.scheme])
     if url.scheme == "http":
         return await asyncio.open_connection(sock=connected)
     if request.tls is None:
@@ -134,7 +134,7 @@ async def _connect(request: HttpRequest, url: SplitResult) -> tuple[asyncio.Stre
     return await asyncio.open_connection(sock=connected, ssl=request.tls, server_hostname=host)
 
 
-async def _connected(host: str, port: int) -> socket.socket:
+async def _connect_to_first(host: str, port: int) -> socket.socket:
     """A connection to the first address of the host that accepts one."""
     loop = asyncio.get_running_loop()
     *others, last = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpucommons.base.cgroup_paths import is_of_user_manager, named_by_root
+from gpucommons.base.cgroup_paths import is_of_user_manager, trim_to_root_named
 from gpucommons.base.processes import start_ticks
 from gpucommons.base.unix_listener import PeerCredentials
 from gpucommons.base.user_namespace import UserNamespace, user_namespace
@@ -76,7 +76,7 @@ def _named_cgroup(process: str) -> str:
             text = file.read(_MAX_CGROUP_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(line for line in named_by_root(text).split("\n") if not is_of_user_manager(line))
+    return "\n".join(line for line in trim_to_root_named(text).split("\n") if not is_of_user_manager(line))
 
 
 def _container_id(cgroup: str) -> str | None:

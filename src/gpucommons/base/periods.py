@@ -82,7 +82,7 @@ def parse_since(text: str, now_s: float, zone: tzinfo | None) -> int:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"invalid period '{text}': use 30d, 12h or a date") from None
-    since_s = int((when if when.tzinfo else _localised(when, zone)).timestamp())
+    since_s = int((when if when.tzinfo else _localise(when, zone)).timestamp())
     if since_s > now_s:
         raise ValueError(f"'{text}' is in the future: use 30d, 12h or an earlier date")
     return since_s
@@ -94,8 +94,8 @@ def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
     if not match or not 1 <= int(match[2]) <= 12 or int(match[1]) < 1970:
         raise ValueError(f"invalid month '{text}': use YYYY-MM, such as 2026-11")
     year, number = int(match[1]), int(match[2])
-    first = _localised(datetime(year, number, 1), zone)
-    after = _localised(datetime(year + number // 12, number % 12 + 1, 1), zone)
+    first = _localise(datetime(year, number, 1), zone)
+    after = _localise(datetime(year + number // 12, number % 12 + 1, 1), zone)
     since_s = int(first.timestamp())
     if since_s > now_s:
         raise ValueError(f"month '{text}' has not begun: use an earlier one")
@@ -109,6 +109,6 @@ def last_months(count: int, now_s: float, zone: tzinfo | None) -> list[str]:
     return [f"{number // 12}-{number % 12 + 1:02}" for number in range(end - count, end)]
 
 
-def _localised(when: datetime, zone: tzinfo | None) -> datetime:
+def _localise(when: datetime, zone: tzinfo | None) -> datetime:
     """In the given zone; without one, in the machine's."""
     return when.replace(tzinfo=zone) if zone else when.astimezone()

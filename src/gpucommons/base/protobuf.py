@@ -19,11 +19,11 @@ class BrokenMessage(ValueError):
 
 def text_of(message: bytes, field: int) -> str:
     *_, last = (b"", *submessages(message, field))
-    return _decoded(last)
+    return _decode_text(last)
 
 
 def texts_of(message: bytes, field: int) -> list[str]:
-    return [_decoded(content) for content in submessages(message, field)]
+    return [_decode_text(content) for content in submessages(message, field)]
 
 
 def number_of(message: bytes, field: int) -> int:
@@ -36,7 +36,7 @@ def submessages(message: bytes, field: int) -> Iterator[bytes]:
     return (value for number, value in _fields(message) if number == field and isinstance(value, bytes))
 
 
-def _decoded(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 

@@ -126,7 +126,7 @@ class Printable(str):
 
 def printable(text: str, most: int = 10_000) -> Printable:
     """One line: the text with what is not printable escaped, and at most `most` characters of it."""
-    safe = text if _is_safe(text) else "".join(c if _is_safe(c) else _escaped(c) for c in text)
+    safe = text if _is_safe(text) else "".join(c if _is_safe(c) else _escape(c) for c in text)
     return Printable(safe if len(safe) <= most else safe[: most - 1] + "…")
 
 
@@ -137,18 +137,18 @@ def printable_lines(lines: Iterable[str]) -> Printable:
 
 def printable_json(text: str) -> Printable:
     """A JSON text with the same value. Only strings in it can have such characters, and JSON has an escape for each."""
-    return Printable("".join(c if _is_safe(c) or c == "\n" else _json_escaped(c) for c in text))
+    return Printable("".join(c if _is_safe(c) or c == "\n" else _escape_json(c) for c in text))
 
 
 def _is_safe(text: str) -> bool:
     return text.isprintable() and _INVISIBLE.search(text) is None
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def _json_escaped(character: str) -> str:
+def _escape_json(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 

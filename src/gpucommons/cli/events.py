@@ -142,7 +142,7 @@ def _of_log(
     """The events of the log file, oldest first."""
     # Imported here: with an agent, they are not needed.
     from gpucommons.agent.setting_rules import scenario_named
-    from gpucommons.base.files import refused
+    from gpucommons.base.files import explain_refusal
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching
     from gpucommons.ledger.events import older, read_events
@@ -159,7 +159,7 @@ def _of_log(
     except ValueError as error:
         raise CommandError(f"--type: {error}") from error
     for file in (own, older(own)):
-        if reason := refused(file):
+        if reason := explain_refusal(file):
             raise CommandError(reason)
     path = own if older(own).exists() else readable_file(reader, own, file_of_node(own), "event log")
     reader.say_alone(f"this command reads {path}")

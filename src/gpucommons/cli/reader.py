@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gpucommons.base.address import Address, UnixAddress, parse_address
-from gpucommons.base.files import refused
+from gpucommons.base.files import explain_refusal
 from gpucommons.base.text import Printable, printable_lines
 from gpucommons.cli.agent_client import FIRST_SAMPLE_S, AgentAddress, BadRequest, Document, NoAnswer, get, named_address
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, say
@@ -185,7 +185,7 @@ def readable_file(reader: Reader, own: Path, of_node: Path, what: str) -> Path:
     """The file of this user's agent, else that of the node's agent. Raises CommandError."""
     problems = []
     for path in dict.fromkeys((own, of_node)):
-        reason = refused(path)
+        reason = explain_refusal(path)
         if reason is None and path.exists():
             return path
         problems.append(reason or f"{path} does not exist")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-from gpucommons.base.files import refused
+from gpucommons.base.files import explain_refusal
 from gpucommons.base.periods import last_months, month
 from gpucommons.base.text import qualified_name
 from gpucommons.ledger.errors import SQLITE_ERRORS, LedgerError, from_sqlite
@@ -92,7 +92,7 @@ def read_period(path: Path, since_s: int, until_s: int, by_day: bool = False) ->
 
 def run_query(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Result:
     """Raises LedgerError of one line if the ledger cannot be read."""
-    if reason := refused(path):
+    if reason := explain_refusal(path):
         raise LedgerError("cannot_open", reason)
     if not path.exists():
         raise LedgerError(ABSENT, f"{path}: no ledger; 'gpucommons up' writes it ([ledger] file)")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from gpucommons.base.cgroup_paths import named_by_root
+from gpucommons.base.cgroup_paths import trim_to_root_named
 from gpucommons.base.processes import ancestors_from, session_id, start_ticks
 from gpucommons.base.text import parse_decimal
 from gpucommons.base.user_namespace import user_namespace
@@ -76,7 +76,7 @@ class ProcessDetailsReader:
             row.key,
             row.name,
             status=read_process_file(process, "status", _STATUS_BYTES).decode("utf-8", "replace"),
-            cgroup=named_by_root(_cgroup(process)),
+            cgroup=trim_to_root_named(_cgroup(process)),
             holds_gpu=_holds_gpu(process) if look_for_gpu else None,
             session_id=session_id(stat),
             ancestors=tuple(ProcessKey(*key) for key in ancestors_from(self._procfs, row.parent_pid)),
