@@ -143,7 +143,7 @@ def test_figures_outlive_a_backlog(tmp_path: Path) -> None:
     batches = flushed(hundred_seconds(), 10)
     merged = batches[0]
     for _, later in pairwise(batches):
-        merged = merged.merged(later)
+        merged = merged.merge(later)
     one = read_job(written(tmp_path / "one.sqlite", [merged]), "lease-7")
     many = read_job(written(tmp_path / "many.sqlite", batches), "lease-7")
     assert one == many != None  # noqa: E711
@@ -174,7 +174,7 @@ def test_the_figures_add_up_however_they_are_flushed(
     figures = [batch.jobs[LEASE] for batch in batches if LEASE in batch.jobs]
     merged = figures[0]
     for later in figures[1:]:
-        merged = merged.merged(later)
+        merged = merged.merge(later)
     known = [memory // 1024 for _, memory, _ in billed if memory is not None]
     idle = [cause for busy, _, cause in billed if not busy and cause is not None]
     assert merged == JobFigures(

@@ -156,7 +156,7 @@ class Batch(NamedTuple):
             slot_time[place] = slot_time[place].plus(time) if place in slot_time else time
         models, jobs = {**self.models, **later.models}, dict(self.jobs)
         for account, figures in later.jobs.items():
-            jobs[account] = jobs[account].merged(figures) if account in jobs else figures
+            jobs[account] = jobs[account].merge(figures) if account in jobs else figures
         return Batch(usage, slot_time, self.gaps + later.gaps, self.seconds + later.seconds, models, jobs)
 
     def by_owner(self) -> dict[OwnerKey, Amounts]:

@@ -339,7 +339,7 @@ def _read_job(connection: sqlite3.Connection, name: str, user: str | None) -> Jo
     if not chosen:
         return None
     recorded = [figures for _, figures in chosen.values() if figures is not None]
-    figures = reduce(JobFigures.merged, recorded) if len(recorded) == len(chosen) else None
+    figures = reduce(JobFigures.merge, recorded) if len(recorded) == len(chosen) else None
     usage = _usage(connection, {number: account for number, (account, _) in chosen.items()}, figures)
     return JobUsage(name, usage, figures, models_in(connection)) if usage else None
 

@@ -244,7 +244,7 @@ class JobFigures(NamedTuple):
     waited_ms: int | None = None
     asked_kib: int | None = None
 
-    def merged(self, later: Self) -> "JobFigures":
+    def merge(self, later: Self) -> "JobFigures":
         return JobFigures(
             min(self.first_s, later.first_s),
             max(self.last_s, later.last_s),

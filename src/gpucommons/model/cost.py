@@ -71,20 +71,20 @@ def cost_columns(amounts: Amounts, charge: Charge, prices: Prices) -> dict[str, 
     energy_uj = amounts.energy_uj or None
     if prices.per_gpu_hour:
         parts.append(None if charge.unpriced_ns and not charge.priced_ns else charge.amount)
-        columns["gpu_cost"] = _converted(parts[-1])
+        columns["gpu_cost"] = _convert(parts[-1])
     if prices.per_kwh is not None:
         parts.append(None if energy_uj is None else energy_uj * prices.per_kwh)
-        columns["energy_cost"] = _converted(parts[-1])
+        columns["energy_cost"] = _convert(parts[-1])
     if parts:
         known_parts = [part for part in parts if part is not None]
-        columns["cost"] = _converted(sum(known_parts)) if known_parts else None
+        columns["cost"] = _convert(sum(known_parts)) if known_parts else None
     if prices.per_gpu_hour:
         columns["unpriced_gpu_hours"] = round(charge.unpriced_ns / _UNIT, 6)
     if prices.co2_g_per_kwh is not None:
-        columns["co2_g"] = _converted(None if energy_uj is None else energy_uj * prices.co2_g_per_kwh)
+        columns["co2_g"] = _convert(None if energy_uj is None else energy_uj * prices.co2_g_per_kwh)
     return columns
 
 
-def _converted(amount: int | None) -> float | None:
+def _convert(amount: int | None) -> float | None:
     """From a price per hour times nanoseconds, or a price per kilowatt-hour times microjoules."""
     return None if amount is None else round(amount / (_UNIT * BILLION), 6)

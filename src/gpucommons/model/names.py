@@ -51,7 +51,7 @@ def account_names(reading: AllocationReading | None) -> Mapping[str, str]:
     )
 
 
-def billed_to(share: ProcessShare, by_workload: Mapping[str, str]) -> str | None:
+def billing_name(share: ProcessShare, by_workload: Mapping[str, str]) -> str | None:
     """The name that a process is billed to; None where it has no owner."""
     work, pod = share.workload, share.workload.pod
     pod_name = qualified_name(pod.namespace, pod.name) if pod else ""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpucommons.model.allocations import AllocationReading
 from gpucommons.model.gpu import RECENT_S, Gpu, XidLine, XidProgram, XidProgramsReading
-from gpucommons.model.names import account_names, billed_to, short_command
+from gpucommons.model.names import account_names, billing_name, short_command
 from gpucommons.model.ownership import ProcessShare
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
@@ -48,7 +48,7 @@ class _OnGpus(NamedTuple):
     def _process(self, share: ProcessShare, names: Mapping[str, str]) -> _Process:
         context = self.contexts.get(share.key) if share.key else None
         program = short_command(context.command_line if context else (), share.workload.process_name)
-        user = billed_to(share, names) or ""
+        user = billing_name(share, names) or ""
         return _Process(share.pid, program, user, share.workload.uid, self.seen_s)
 
     def without(self, later: tuple[ProcessShare, ...]) -> Iterator[tuple[str, _Process]]:

@@ -27,7 +27,7 @@ from gpucommons.faces.documents.schema import (
 )
 from gpucommons.faces.documents.values import Json
 from gpucommons.model.accounts import HeldKey, OwnerKey
-from gpucommons.model.names import account_names, billed_to, owner_key, slots_by_place
+from gpucommons.model.names import account_names, billing_name, owner_key, slots_by_place
 from gpucommons.model.ownership import (
     SENTENCES,
     Basis,
@@ -284,7 +284,7 @@ def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProces
     names = account_names(snapshot.readings.allocations)
     slots = slots_by_place(gpus.gpus) if gpus else {}
     billed = (
-        BilledProcess(share, billed_to(share, names), slots.get(share.place), _command(snapshot, share.key))
+        BilledProcess(share, billing_name(share, names), slots.get(share.place), _command(snapshot, share.key))
         for share in (attribution.processes if attribution else ())
     )
     processes = [process for process in billed if chosen.has(process.share, process.account)]
