@@ -15,7 +15,7 @@ from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.viewer import Viewer
 from gpucommons.owners.xid_programs import XidProgramStage
-from gpucommons.rules.privacy import seen_by
+from gpucommons.rules.privacy import redact
 from gpucommons.rules.problems import own_problems
 
 NOW = 1_800_000_000.0
@@ -103,11 +103,11 @@ def test_other_users_see_no_name(node: Node) -> None:
     found = node.after(2)
     own, other = Viewer(False, 1000, "alice"), Viewer(False, 1001, "bob")
     local = Viewer(False, 1001, "bob", sees_names=True)
-    assert "of alice" in sentence(seen_by(found, own))
-    assert sentence(seen_by(found, other)).endswith(
+    assert "of alice" in sentence(redact(found, own))
+    assert sentence(redact(found, other)).endswith(
         "page fault of the program, not the hardware. It hit a program of another user."
     )
-    assert "python (pid 1234) of alice" in sentence(seen_by(found, local)), "what ps shows"
+    assert "python (pid 1234) of alice" in sentence(redact(found, local)), "what ps shows"
 
 
 def test_without_the_log_the_only_program_is_named_and_of_several_none(node: Node) -> None:

@@ -19,7 +19,7 @@ from gpucommons.model.workloads import PodReading
 from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.process_identity import IdentityTable
 from gpucommons.owners.workload import Surroundings
-from gpucommons.rules.privacy import seen_by
+from gpucommons.rules.privacy import redact
 from unhurried import costly
 
 IN_POD = f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{C}.scope"
@@ -149,10 +149,10 @@ def test_the_reason_why_processes_are_hidden_is_shown() -> None:
 
 
 def test_processes_that_the_viewer_may_not_see_are_hidden_and_not_absent() -> None:
-    mine = shown(seen_by(taken(), Viewer(False, 1000, "alice")))
+    mine = shown(redact(taken(), Viewer(False, 1000, "alice")))
     assert "  hidden: 1 process of other users, 2.0 GiB, SM 40 %, ~267 W" in mine
     assert "  8  python   alice" in mine, "next to one's own"
-    text = shown(seen_by(taken(), Viewer(False)))
+    text = shown(redact(taken(), Viewer(False)))
     assert "  hidden: 2 processes of other users, 3.0 GiB, SM 50 %, ~333 W" in text
     assert "  no process\n" not in text
     assert "alice" not in text

@@ -24,7 +24,7 @@ from gpucommons.model.sharing import (
 )
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.viewer import Viewer
-from gpucommons.rules.privacy import sharing_seen_by
+from gpucommons.rules.privacy import redact_sharing
 from parsing import parsed
 
 GIB = 1 << 30
@@ -76,7 +76,7 @@ def test_both_owners_read_one_sentence_about_room_that_was_made() -> None:
     sharing = SHARING._replace(parking=READING._replace(programs=(parked,), arrivals=(arrival,)))
 
     def sentences(viewer: Viewer) -> list[list[str]]:
-        parking: Any = dict(turns_of(sharing_seen_by(sharing, viewer), {}))["parking"]
+        parking: Any = dict(turns_of(redact_sharing(sharing, viewer), {}))["parking"]
         return [[row["sentence"] for row in parking[part].values()] for part in ("programs", "arrivals")]
 
     (for_alice,), for_dana = sentences(Viewer(sees_all=True))
@@ -96,7 +96,7 @@ def test_both_owners_read_one_sentence_about_room_that_was_made() -> None:
 def test_the_next_job_reads_why_the_memory_of_a_suspended_one_stays() -> None:
     sentence = "suspended job 49 keeps 40.0 GiB of GPU memory: host memory is short"
     kept = KeptReading("49", (UUID,), sentence)
-    everyone = sharing_seen_by(SHARING._replace(parking=READING._replace(kept=(kept,))), Viewer(False, 1003, "dana"))
+    everyone = redact_sharing(SHARING._replace(parking=READING._replace(kept=(kept,))), Viewer(False, 1003, "dana"))
     turns = dict(turns_of(everyone, {}))
     assert list(kept_lines(turns, {UUID})) == [f"{sentence}."]
     assert list(kept_lines(turns, set(), "49")) == [f"{sentence}."], "its own user asks for it by its id"
@@ -178,7 +178,7 @@ def test_each_event_is_reported_once() -> None:
 
 
 def test_other_users_see_no_names() -> None:
-    seen = sharing_seen_by(SHARING, Viewer(sees_all=False, uid=1000, user="alice")).parking
+    seen = redact_sharing(SHARING, Viewer(sees_all=False, uid=1000, user="alice")).parking
     assert seen is not None
     assert seen.programs[0] == PARKED
     assert "bob" not in str(seen.programs[1])

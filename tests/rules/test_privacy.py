@@ -47,7 +47,7 @@ from gpucommons.model.sharing import (
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.viewer import SEES_ALL, Viewer
 from gpucommons.rules import privacy
-from gpucommons.rules.privacy import SECTIONS, Privacy, leases_seen_by, seen_by
+from gpucommons.rules.privacy import SECTIONS, Privacy, redact, redact_leases
 from gpucommons.rules.problems import problems_of
 from played import Played, snapshot_of
 
@@ -110,9 +110,9 @@ def test_every_reading_is_public_filtered_or_hidden() -> None:
     names = set(Readings._fields)
     assert names == PUBLIC | FILTERED | HIDDEN
     secrets: Any = {name: _Secret() for name in names - FILTERED}
-    seen = seen_by(snapshot_of(Readings(**secrets)), BOB).readings
+    seen = redact(snapshot_of(Readings(**secrets)), BOB).readings
     assert {name for name in names if getattr(seen, name) is not None} == PUBLIC
-    seen = seen_by(snapshot_of(Readings(**secrets)), LOCAL_BOB).readings
+    seen = redact(snapshot_of(Readings(**secrets)), LOCAL_BOB).readings
     assert {name for name in names if getattr(seen, name) is not None} == PUBLIC
 
 
@@ -120,13 +120,13 @@ def test_a_reading_that_privacy_does_not_name_is_hidden() -> None:
     class WiderReadings(Readings):
         diary = "alice"
 
-    seen = seen_by(snapshot_of(WiderReadings()), BOB).readings
+    seen = redact(snapshot_of(WiderReadings()), BOB).readings
     assert getattr(seen, "diary", None) is None
 
 
 def test_privacy_is_applied_in_one_place() -> None:
     source = Path(privacy.__file__).parents[1]
-    calls = [path for path in source.rglob("*.py") if re.search(r"(?<!def )\b(timeline_)?seen_by\(", path.read_text())]
+    calls = [path for path in source.rglob("*.py") if re.search(r"(?<!def )\bredact(_timeline)?\(", path.read_text())]
     assert [str(path.relative_to(source)) for path in calls] == ["faces/documents/view.py"]
 
 
@@ -250,10 +250,10 @@ def test_a_local_user_sees_the_program_of_a_lease_and_not_the_name_that_its_user
         leases=(Lease(own, ("a",), 1.0, 0.0), Lease(other, ("b",), 1.0, 0.0)),
         waiting=((unnamed, LeaseWait(1, WaitCause.BUSY)),),
     )
-    seen = leases_seen_by(reading, LOCAL_BOB)
+    seen = redact_leases(reading, LOCAL_BOB)
     assert [lease.request.name for lease in seen.leases] == ["my SECRET", "train.py"]
     assert [(each.user, each.name) for each, _ in seen.waiting] == [("chen", "")]
-    assert leases_seen_by(reading, SEES_ALL) == reading
+    assert redact_leases(reading, SEES_ALL) == reading
 
 
 def test_a_local_user_sees_no_sentence_of_another_users_event() -> None:
@@ -262,7 +262,7 @@ def test_a_local_user_sees_no_sentence_of_another_users_event() -> None:
     log = EventLogReading(
         tuple(Event(0.0, "idle.message", user, details=details, id=user) for user in ("alice", "bob", ""))
     )
-    seen = seen_by(snapshot_of(Readings(event_log=log)), LOCAL_BOB).readings.event_log
+    seen = redact(snapshot_of(Readings(event_log=log)), LOCAL_BOB).readings.event_log
     assert seen is not None
     assert [event.details.get("sentence") for event in seen.events] == [None, "SECRET", "SECRET"]
 
@@ -271,10 +271,10 @@ def test_a_local_user_sees_own_command_lines_only() -> None:
     attribution = NODE.attribution(0.0)
     keys = {share.workload.uid: share.key for share in attribution.processes if share.key is not None}
     lines = CommandLineReading({key: ("python", f"secret-of-{uid}") for uid, key in keys.items()})
-    seen = seen_by(snapshot_of(Readings(attribution=attribution, command_lines=lines)), LOCAL_BOB).readings
+    seen = redact(snapshot_of(Readings(attribution=attribution, command_lines=lines)), LOCAL_BOB).readings
     assert seen.command_lines == CommandLineReading({keys[1001]: ("python", "secret-of-1001")})
     unidentified = Viewer(False, sees_names=True)
-    seen = seen_by(snapshot_of(Readings(attribution=attribution, command_lines=lines)), unidentified).readings
+    seen = redact(snapshot_of(Readings(attribution=attribution, command_lines=lines)), unidentified).readings
     assert seen.command_lines == CommandLineReading({})
 
 
@@ -338,11 +338,11 @@ def test_of_the_processes_on_the_host_only_those_on_gpus_of_the_viewer_are_visib
     table = ProcessTable({key.pid: ProcessRow(key, "x", 1.5, 2**20) for key in (mine, other, elsewhere)}, (mine, other))
     lines = CommandLineReading({key: ("python", str(key.pid)) for key in (mine, other, elsewhere)})
     snapshot = snapshot_of(Readings(attribution=attribution, processes=table, command_lines=lines))
-    seen = seen_by(snapshot, BOB).readings
+    seen = redact(snapshot, BOB).readings
     assert seen.processes == ProcessTable({mine.pid: table.by_pid[mine.pid]}, ())
     assert seen.command_lines == CommandLineReading({mine: ("python", str(mine.pid))})
     reused = ProcessTable({mine.pid: table.by_pid[mine.pid]._replace(key=ProcessKey(mine.pid, 99))}, ())
-    seen = seen_by(snapshot_of(Readings(attribution=attribution, processes=reused)), BOB).readings
+    seen = redact(snapshot_of(Readings(attribution=attribution, processes=reused)), BOB).readings
     assert seen.processes == ProcessTable({}, ()), "another process has its pid now"
 
 
@@ -352,13 +352,13 @@ def test_programs_of_others_have_no_name_and_no_pid() -> None:
     other = reading.clients[1]._replace(program="job:8@1000", processes=(10, 11), uid=1000)
     rows = (LeftAlone("bob · x (pid 1)", "label", "labelled", 1001), LeftAlone("alice · x (pid 2)", "mps", "MPS", 1000))
     shared = snapshot_of(Readings(sharing=reading._replace(clients=(own, other), left_alone=rows)))
-    seen = seen_by(shared, BOB).readings.sharing
+    seen = redact(shared, BOB).readings.sharing
     assert seen is not None
     assert seen.clients[0] == own
     hidden = seen.clients[1]
     assert (hidden.name, hidden.program, hidden.processes) == (hidden.client_id, hidden.client_id, ())
     assert seen.left_alone == rows[:1]
-    unidentified = seen_by(shared, UNIDENTIFIED).readings.sharing
+    unidentified = redact(shared, UNIDENTIFIED).readings.sharing
     assert unidentified is not None
     assert unidentified.left_alone == ()
 
@@ -370,7 +370,7 @@ def test_when_others_get_room_is_not_shown() -> None:
     parking = reading.parking._replace(expected_rooms={"7": 100.0})
     shared = snapshot_of(Readings(sharing=reading._replace(parking=parking)))
     rooms = [
-        seen.parking.expected_rooms if (seen := seen_by(shared, viewer).readings.sharing) and seen.parking else None
+        seen.parking.expected_rooms if (seen := redact(shared, viewer).readings.sharing) and seen.parking else None
         for viewer in (SEES_ALL, BOB, UNIDENTIFIED)
     ]
     assert rooms == [{"7": 100.0}, {}, {}]
@@ -391,7 +391,7 @@ def test_mps_daemons_and_logs_of_others_are_hidden() -> None:
     daemons = tuple(MpsDaemonReading(user, "GPU-a", "0", "running", 1.0) for user in ("", "alice", "bob"))
     events = tuple(MpsEvent(str(n), "log", 1.0, one.user, "GPU-a", "0", "x") for n, one in enumerate(daemons))
     reading = LeasesReading(mps=MpsReading("per_user", "", daemons, events))
-    seen = leases_seen_by(reading, BOB).mps
+    seen = redact_leases(reading, BOB).mps
     assert seen is not None
     assert [each.user for each in seen.daemons] == ["", "bob"]
     assert [each.user for each in seen.events] == ["bob"]
@@ -494,7 +494,7 @@ def test_metrics_are_closed_to_a_viewer_that_sees_no_names() -> None:
 def test_an_owner_over_quota_counts_as_a_problem_also_without_a_name(viewer: Viewer) -> None:
     readings = NODE.readings(3.0)
     over = LedgerReading(LedgerState(), None, {"alice": HoldingQuota(0.5)})
-    snapshot = seen_by(snapshot_of(readings._replace(ledger=over)), viewer)
+    snapshot = redact(snapshot_of(readings._replace(ledger=over)), viewer)
     (problem,) = [found for found in problems_of(snapshot) if found.kind is ProblemKind.OVER_QUOTA]
     if viewer is LOCAL_BOB:
         assert problem.sentence.startswith("alice holds ")

@@ -26,7 +26,7 @@ from gpucommons.model.process_identity import PidScope, PidView
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.model.viewer import Viewer
 from gpucommons.model.workloads import JobMappingReading, MappedJob
-from gpucommons.rules.privacy import seen_by
+from gpucommons.rules.privacy import redact
 from gpucommons.rules.problems import HELD_IDLE_S, problems_of
 from gpucommons.rules.summary import Tone, summary_of
 
@@ -145,10 +145,10 @@ def test_a_slot_that_is_held_idle_for_long_names_its_holder() -> None:
 
 def test_a_viewer_who_may_not_see_the_holder_does_not() -> None:
     whole = snapshot(gpu(0), slots=SlotsReading((held(0, "dana", HELD_IDLE_S),)))
-    (found,) = problems_of(seen_by(whole, Viewer(False, 1001, "bob")))
+    (found,) = problems_of(redact(whole, Viewer(False, 1001, "bob")))
     assert "another user" in found.sentence
     assert "dana" not in found.sentence
-    own = problems_of(seen_by(whole, Viewer(False, 1000, "dana")))
+    own = problems_of(redact(whole, Viewer(False, 1000, "dana")))
     assert "dana" in own[0].sentence
 
 
@@ -255,7 +255,7 @@ def test_the_alert_of_a_trespasser_does_not_repeat_the_problem() -> None:
 
 def test_a_trespasser_is_shown_to_both_users_and_to_no_other() -> None:
     seen = {
-        user: len(problems_of(seen_by(snapshot(gpu(), leases=trespass()), Viewer(False, uid, user))))
+        user: len(problems_of(redact(snapshot(gpu(), leases=trespass()), Viewer(False, uid, user))))
         for user, uid in (("alice", 1001), ("bob", 1002), ("carol", 1003))
     }
     assert seen == {"alice": 1, "bob": 1, "carol": 0}

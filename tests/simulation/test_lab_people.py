@@ -11,7 +11,7 @@ from gpucommons.model.allocations import WHOLE_SHARE, Access, Allocation, Alloca
 from gpucommons.model.ownership import Attribution, OwnerKind
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.viewer import Viewer
-from gpucommons.rules.privacy import seen_by
+from gpucommons.rules.privacy import redact
 from gpucommons.simulation.day import DAY_S
 from gpucommons.simulation.lab_jobs import JOBS
 from gpucommons.simulation.lab_people import GROUP_OF, PEOPLE, RUNS
@@ -111,7 +111,7 @@ def test_a_lost_gpu_is_still_held_by_its_owner() -> None:
 def test_another_user_sees_no_arguments_of_the_labs_programs() -> None:
     """As on a real node: the name that the kernel has of a process; its owner and root see the command line."""
     _, snapshot = take_sample(None, "lab", None)
-    seen = seen_by(snapshot, Viewer(False, uid=1000, user="eva", sees_names=True))
+    seen = redact(snapshot, Viewer(False, uid=1000, user="eva", sees_names=True))
     commands = [job.command for job in JOBS if " " in job.command]
     for shown, expected in ((snapshot, True), (seen, False)):
         text = json.dumps(api_document(shown, "snapshot"))

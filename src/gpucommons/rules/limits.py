@@ -158,7 +158,7 @@ def _others(share: ProcessShare, on_device: Iterable[ProcessShare], scale: float
 
 
 def _limit(program: _Program) -> ProgramLimit | None:
-    for judge in (_absent, _waiting, _slowed, _shared, _not_busy, _memory, _link):
+    for judge in (_absent, _waiting, _slowdown_limit, _sharing_limit, _not_busy, _memory, _link):
         if (limit := judge(program)) is not None:
             return limit
     ratio = program.sm_ratio
@@ -187,7 +187,7 @@ def _waiting(program: _Program) -> ProgramLimit | None:
     return ProgramLimit(LimitKind.TURN, f"it waits for its turn on GPU {program.slot}: {wait_sentence(client)}")
 
 
-def _slowed(program: _Program) -> ProgramLimit | None:
+def _slowdown_limit(program: _Program) -> ProgramLimit | None:
     gpu = program.gpu
     if gpu is None or (program.sm_ratio is not None and program.sm_ratio < _IDLE_RATIO):
         return None
@@ -204,7 +204,7 @@ def _slowed(program: _Program) -> ProgramLimit | None:
     return None
 
 
-def _shared(program: _Program) -> ProgramLimit | None:
+def _sharing_limit(program: _Program) -> ProgramLimit | None:
     total = sum(program.others.values())
     if total < _OTHERS_RATIO or (program.sm_ratio is not None and program.sm_ratio >= _BUSY_RATIO):
         return None

@@ -10,7 +10,7 @@ One `Privacy` per listener turns a peer into a `Viewer`; routes read only the vi
   (hidepid) or the administrator does (`show_owners = "own"`). It sees its own rows, if it is identified, and the use of
   other owners folded into one owner without a name per GPU, so that the node still adds up.
 
-`seen_by` builds the viewer's snapshot from the readings that are named in it: every other reading is hidden.
+`redact` builds the viewer's snapshot from the readings that are named in it: every other reading is hidden.
 docs/web.md has the table.
 """
 
@@ -106,7 +106,7 @@ _UNIDENTIFIED = (
 )
 
 
-def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
+def find_hidden(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
     """None where nothing is hidden. A section without a reading is missing, not hidden."""
     if viewer.sees_all:
         return None
@@ -129,7 +129,7 @@ def hidden_from(snapshot: Snapshot, viewer: Viewer) -> Hidden | None:
     return Hidden(tuple(sections), sentence)
 
 
-def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
+def redact(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
     """An allow-list: a reading that is not named here is hidden from a viewer that does not see all."""
     if viewer.sees_all:
         return snapshot
@@ -148,8 +148,8 @@ def seen_by(snapshot: Snapshot, viewer: Viewer) -> Snapshot:
             allocations=None if readings.allocations is None else _allocations(readings.allocations, viewer),
             slots=None if readings.slots is None else _slots(readings.slots, viewer),
             ledger=None if readings.ledger is None else _ledger(readings.ledger, readings.allocations, viewer),
-            sharing=None if readings.sharing is None else sharing_seen_by(readings.sharing, viewer),
-            leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
+            sharing=None if readings.sharing is None else redact_sharing(readings.sharing, viewer),
+            leases=None if readings.leases is None else redact_leases(readings.leases, viewer),
             idle=None if readings.idle is None else _idle(readings.idle, viewer),
             accounts=None if readings.accounts is None else _accounts(readings.accounts, viewer),
             event_log=None if readings.event_log is None else _event_log(readings.event_log, viewer),
@@ -178,10 +178,10 @@ def _with_names(readings: Readings, viewer: Viewer) -> Readings:
         slots=readings.slots,
         ledger=readings.ledger,
         sharing=readings.sharing,
-        leases=None if readings.leases is None else leases_seen_by(readings.leases, viewer),
-        idle=None if readings.idle is None else _named_idle(readings.idle, viewer),
+        leases=None if readings.leases is None else redact_leases(readings.leases, viewer),
+        idle=None if readings.idle is None else _redact_idle(readings.idle, viewer),
         accounts=readings.accounts,
-        event_log=None if readings.event_log is None else _named_events(readings.event_log, viewer),
+        event_log=None if readings.event_log is None else _redact_events(readings.event_log, viewer),
         alerts=readings.alerts,
         xid_programs=readings.xid_programs,
         processes=None if readings.processes is None else _processes(readings.processes, on_gpus),
@@ -189,39 +189,39 @@ def _with_names(readings: Readings, viewer: Viewer) -> Readings:
     )
 
 
-def _named_idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
+def _redact_idle(reading: IdleReading, viewer: Viewer) -> IdleReading:
     """The viewer's own messages. The detail of a channel may name the address of another user."""
     own = tuple(message for message in reading.messages if viewer.user is not None and message.user == viewer.user)
     channels = tuple(channel._replace(detail="") for channel in reading.channels)
     return reading._replace(messages=own, channels=channels, events=())
 
 
-def _named_events(log: EventLogReading, viewer: Viewer) -> EventLogReading:
-    return EventLogReading(tuple(_named_event(event, viewer) for event in log.events))
+def _redact_events(log: EventLogReading, viewer: Viewer) -> EventLogReading:
+    return EventLogReading(tuple(_redact_event(event, viewer) for event in log.events))
 
 
-def _named_event(event: Event, viewer: Viewer) -> Event:
+def _redact_event(event: Event, viewer: Viewer) -> Event:
     """The sentence of another user's event may hold an address, or a line of a log."""
     if not event.user or event.user == viewer.user:
         return event
     return event._replace(details={name: value for name, value in event.details.items() if name != "sentence"})
 
 
-def fleet_hidden_from(viewer: Viewer) -> Hidden | None:
+def find_fleet_hidden(viewer: Viewer) -> Hidden | None:
     """The holders of slots on all nodes. A user has the same name on every node of a fleet."""
     if viewer.sees_accounts:
         return None
     return Hidden(("slots",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
 
 
-def fleet_accounts_hidden_from(viewer: Viewer) -> Hidden | None:
+def find_fleet_accounts_hidden(viewer: Viewer) -> Hidden | None:
     """What was billed to other users on all nodes."""
     if viewer.sees_accounts:
         return None
     return Hidden(("accounts",), _UNIDENTIFIED if viewer.user is None else _OWN_ONLY)
 
 
-def fleet_seen_by(view: FleetView, viewer: Viewer) -> FleetView:
+def redact_fleet(view: FleetView, viewer: Viewer) -> FleetView:
     if viewer.sees_accounts:
         return view
     return view._replace(slots=tuple(_fleet_slot(slot, viewer) for slot in view.slots))
@@ -232,13 +232,13 @@ def _fleet_slot(slot: FleetSlot, viewer: Viewer) -> FleetSlot:
     return slot._replace(holders=own, hidden_holders=len(slot.holders) - len(own))
 
 
-def timeline_seen_by(timeline: Timeline, viewer: Viewer) -> Timeline:
+def redact_timeline(timeline: Timeline, viewer: Viewer) -> Timeline:
     if viewer.sees_accounts:
         return timeline
     return {uuid: tuple(_turn(turn, viewer) for turn in turns) for uuid, turns in timeline.items()}
 
 
-def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
+def redact_sharing(sharing: SharingReading, viewer: Viewer) -> SharingReading:
     """Clients and parked programs of other users have pseudonyms; their programs that are left alone are not shown."""
     if viewer.sees_accounts:
         return sharing
@@ -258,26 +258,26 @@ def sharing_seen_by(sharing: SharingReading, viewer: Viewer) -> SharingReading:
 def _parking(reading: ParkingReading, viewer: Viewer) -> ParkingReading:
     """Other users' parked programs are shown without names; what happened to them is not shown."""
     return reading._replace(
-        programs=tuple(_parked(program, viewer) for program in reading.programs),
+        programs=tuple(_redact_parked(program, viewer) for program in reading.programs),
         events=tuple(event for event in reading.events if viewer.uid is not None and event.uid == viewer.uid),
         expected_rooms={},
         arrivals=tuple(
-            arrival._replace(parked=tuple(_parked_for(other, viewer) for other in arrival.parked))
+            arrival._replace(parked=tuple(_redact_newcomer(other, viewer) for other in arrival.parked))
             for arrival in reading.arrivals
             if viewer.uid is not None and arrival.uid == viewer.uid
         ),
     )
 
 
-def _parked(program: ParkedReading, viewer: Viewer) -> ParkedReading:
-    made_for = None if program.made_for is None else _parked_for(program.made_for, viewer)
+def _redact_parked(program: ParkedReading, viewer: Viewer) -> ParkedReading:
+    made_for = None if program.made_for is None else _redact_newcomer(program.made_for, viewer)
     if viewer.uid is not None and program.uid == viewer.uid:
         return program._replace(made_for=made_for)
     name = pseudonym(program.key)
     return program._replace(key=name, name=name, user=OTHERS.name, uid=None, pids=(), made_for=made_for)
 
 
-def _parked_for(newcomer: ParkedFor, viewer: Viewer) -> ParkedFor:
+def _redact_newcomer(newcomer: ParkedFor, viewer: Viewer) -> ParkedFor:
     return (
         newcomer
         if viewer.uid is not None and newcomer.uid == viewer.uid
@@ -285,7 +285,7 @@ def _parked_for(newcomer: ParkedFor, viewer: Viewer) -> ParkedFor:
     )
 
 
-def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
+def redact_leases(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
     """Those of other users are shown without user and name, and of the trespassers on their slots only one's own.
 
     A local user sees the users, and in the place of a name, which its user may have typed, the program.
@@ -294,8 +294,8 @@ def leases_seen_by(reading: LeasesReading, viewer: Viewer) -> LeasesReading:
         return reading
     if viewer.sees_names:
         return reading._replace(
-            leases=tuple(replace(lease, request=_named_request(lease.request, viewer)) for lease in reading.leases),
-            waiting=tuple((_named_request(request, viewer), wait) for request, wait in reading.waiting),
+            leases=tuple(replace(lease, request=_redact_request(lease.request, viewer)) for lease in reading.leases),
+            waiting=tuple((_redact_request(request, viewer), wait) for request, wait in reading.waiting),
             mps=None if reading.mps is None else _mps(reading.mps, viewer),
         )
     own = {lease.request.id for lease in reading.leases if lease.request.uid == viewer.uid}
@@ -330,7 +330,7 @@ def _mps(reading: MpsReading, viewer: Viewer) -> MpsReading:
     )
 
 
-def _named_request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
+def _redact_request(request: LeaseRequest, viewer: Viewer) -> LeaseRequest:
     return request if request.uid == viewer.uid else replace(request, name=request.program)
 
 
@@ -360,7 +360,7 @@ def _attribution(attribution: Attribution, viewer: Viewer) -> Attribution:
     shown = [share for share in attribution.owners if share.owner in own_owners]
     hidden = [share for share in attribution.owners if share.owner not in own_owners]
     return Attribution(
-        own, (*shown, *_folded(hidden)), attribution.unattributed, attribution.accounts, attribution.view
+        own, (*shown, *_fold_shares(hidden)), attribution.unattributed, attribution.accounts, attribution.view
     )
 
 
@@ -389,7 +389,7 @@ def _is_own_process(share: ProcessShare, viewer: Viewer) -> bool:
     return viewer.uid is not None and share.workload.uid == viewer.uid
 
 
-def _folded(shares: Iterable[OwnerShare]) -> Iterable[OwnerShare]:
+def _fold_shares(shares: Iterable[OwnerShare]) -> Iterable[OwnerShare]:
     by_gpu: dict[str, list[OwnerShare]] = {}
     for share in shares:
         by_gpu.setdefault(share.gpu_uuid, []).append(share)
@@ -437,14 +437,14 @@ def _slot(status: SlotStatus, viewer: Viewer) -> SlotStatus:
 
 
 def _gpu_sharing(gpu: GpuSharing, names: Mapping[str, str]) -> GpuSharing:
-    def renamed(ids: Iterable[str]) -> tuple[str, ...]:
+    def rename(ids: Iterable[str]) -> tuple[str, ...]:
         return tuple(names.get(id) or pseudonym(id) for id in ids)
 
     return replace(
         gpu,
-        running=renamed(gpu.running),
-        request_queue=renamed(gpu.request_queue),
-        wait_queue=renamed(gpu.wait_queue),
+        running=rename(gpu.running),
+        request_queue=rename(gpu.request_queue),
+        wait_queue=rename(gpu.wait_queue),
     )
 
 

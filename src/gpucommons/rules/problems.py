@@ -122,7 +122,7 @@ def problems_of(snapshot: Snapshot) -> tuple[Problem, ...]:
     """Those that the agent judges, and the alerts that fire. What could not be read causes no problem of its own."""
     own = own_problems(snapshot)
     alerts = snapshot.readings.alerts
-    return own if alerts is None else _ranked((*own, *_alerts(alerts.alerts, own)))
+    return own if alerts is None else _rank((*own, *_alerts(alerts.alerts, own)))
 
 
 def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
@@ -132,12 +132,14 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     problems: list[Problem] = []
     hit = readings.xid_programs or XidProgramsReading()
     for gpu in gpus:
-        problems += _of_gpu(gpu, snapshot.wall_s, hit) if gpu.up else [_lost(gpu, ended)]
+        problems += _of_gpu(gpu, snapshot.wall_s, hit) if gpu.up else [_lost_problem(gpu, ended)]
     if readings.gpus is not None:
         problems += _missing(readings.gpus)
     problems += _nvlinks(gpus)
     problems += (
-        problem for status in (readings.slots.slots if readings.slots else ()) for problem in _held_idle(status)
+        problem
+        for status in (readings.slots.slots if readings.slots else ())
+        for problem in _held_idle_problems(status)
     )
     problems += _trespassers(readings)
     problems += _outside_allocation(readings)
@@ -151,10 +153,10 @@ def own_problems(snapshot: Snapshot) -> tuple[Problem, ...]:
     if readings.idle is not None:
         problems += _channels(readings.idle)
     problems += _sources(snapshot.sources.values(), snapshot.monotonic_s)
-    return _ranked(problems)
+    return _rank(problems)
 
 
-def _ranked(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+def _rank(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     def rank(problem: Problem) -> tuple[int, int, int, str]:
         index = -1 if problem.gpu_index is None else problem.gpu_index
         return -problem.level, _ORDER[problem.kind], index, problem.key
@@ -162,7 +164,7 @@ def _ranked(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(problems, key=rank))
 
 
-def _lost(gpu: Gpu, events: Sequence[Event]) -> Problem:
+def _lost_problem(gpu: Gpu, events: Sequence[Event]) -> Problem:
     index, since_s, xid = gpu.identity.index, gpu.since_wall_s, gpu.xid
     sentence, remedy = f"GPU {index} is lost. {lost_sentence(gpu)}", _LOST_REMEDY
     if xid.last_code is not None and xid.last_wall_s is not None and abs(xid.last_wall_s - since_s) <= _AROUND_LOSS_S:
@@ -326,7 +328,7 @@ def _nvlinks(gpus: Iterable[Gpu]) -> Iterator[Problem]:
                 )
 
 
-def _held_idle(status: SlotStatus) -> Iterator[Problem]:
+def _held_idle_problems(status: SlotStatus) -> Iterator[Problem]:
     if status.state is not SlotState.HELD_IDLE or status.idle_s is None or status.idle_s < HELD_IDLE_S:
         return
     yield Problem(

@@ -126,11 +126,13 @@ def _slots(slots: Iterable[SlotStatus]) -> Iterator[SummaryPart]:
         by_state.setdefault(status.state, []).append(status)
     free = by_state.get(SlotState.FREE, [])
     names = tuple(status.slot.name for status in free)
-    yield SummaryPart("free", len(free), f"{len(free)} free", Tone.GOOD if free else Tone.PLAIN, _listed(names), names)
+    yield SummaryPart(
+        "free", len(free), f"{len(free)} free", Tone.GOOD if free else Tone.PLAIN, _list_names(names), names
+    )
     unknown = by_state.get(SlotState.UNKNOWN, [])
     if unknown:
         names = tuple(status.slot.name for status in unknown)
-        yield SummaryPart("unknown", len(unknown), f"{len(unknown)} unknown", Tone.WARNING, _listed(names), names)
+        yield SummaryPart("unknown", len(unknown), f"{len(unknown)} unknown", Tone.WARNING, _list_names(names), names)
     idle = by_state.get(SlotState.HELD_IDLE, [])
     if idle:
         longest_first = sorted(idle, key=lambda status: (-(status.idle_s or 0.0), status.gpu_index))
@@ -163,7 +165,7 @@ def _idle_line(status: SlotStatus) -> str:
     return f"{holder_names(status)}: GPU {status.slot.name}{since}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return f"GPU {', '.join(names[:4])}{' …' if len(names) > 4 else ''}" if names else ""
 
 
@@ -213,14 +215,14 @@ def _parts(view: FleetView) -> Iterator[SummaryPart]:
     silent = [node.name for node in view.nodes if not node.answers]
     if silent:
         text = f"{_plural(len(silent), 'node')} not answering"
-        yield SummaryPart("silent", len(silent), text, Tone.BAD, _listed_nodes(silent))
+        yield SummaryPart("silent", len(silent), text, Tone.BAD, _list_nodes(silent))
     if states[FleetState.LOST]:
         lost = states[FleetState.LOST]
         yield SummaryPart("lost", lost, f"{_plural(lost, 'GPU')} lost", Tone.BAD)
     troubled = [node.name for node in view.nodes if node.answers and any(map(_is_news, node.problems))]
     if troubled:
         text = f"{_plural(len(troubled), 'node')} with problems"
-        yield SummaryPart("problems", len(troubled), text, Tone.WARNING, _listed_nodes(troubled))
+        yield SummaryPart("problems", len(troubled), text, Tone.WARNING, _list_nodes(troubled))
     free = states[FleetState.FREE]
     of_all = f"of {_plural(len(view.slots), 'slot')} on {_plural(len(view.nodes), 'node')}"
     yield SummaryPart("free", free, f"{free} free", Tone.GOOD if free else Tone.PLAIN, of_all)
@@ -261,5 +263,5 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else noun + 's'}"
 
 
-def _listed_nodes(names: list[str]) -> str:
+def _list_nodes(names: list[str]) -> str:
     return f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"

@@ -35,7 +35,7 @@ from gpucommons.model.names import job_of_lease
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.owners.attribution_stage import NamesUsers
-from gpucommons.rules.privacy import Privacy, leases_seen_by
+from gpucommons.rules.privacy import Privacy, redact_leases
 from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
@@ -241,7 +241,7 @@ class Leasing:
         privacy = Privacy(settings.privacy.show_owners, unix=True, agent_uid=os.getuid(), hides_processes=hidden)
 
         def document(reading: LeasesReading, uid: int, user: str, is_local: bool) -> object:
-            return queue_document(leases_seen_by(reading, privacy.viewer(uid, user, False, is_local)), time.time())
+            return queue_document(redact_leases(reading, privacy.viewer(uid, user, False, is_local)), time.time())
 
         return LeaseAccess(
             Admins(os.getuid(), group_id(settings.leases.admin_group)),

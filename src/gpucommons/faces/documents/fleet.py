@@ -22,7 +22,7 @@ from gpucommons.faces.documents.values import Json, rounded
 from gpucommons.faces.documents.view import HIDDEN
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 from gpucommons.model.viewer import Viewer
-from gpucommons.rules.privacy import fleet_hidden_from, fleet_seen_by
+from gpucommons.rules.privacy import find_fleet_hidden, redact_fleet
 from gpucommons.rules.problems import problem_place, problem_words
 from gpucommons.rules.summary import fleet_summary
 
@@ -92,6 +92,6 @@ SCHEMA: Schema = record(
 
 
 def fleet_document(view: FleetView | None, viewer: Viewer) -> Json:
-    seen = None if view is None else fleet_seen_by(view, viewer)
-    hidden = None if seen is None else fleet_hidden_from(viewer)
+    seen = None if view is None else redact_fleet(view, viewer)
+    hidden = None if seen is None else find_fleet_hidden(viewer)
     return {"hidden": HIDDEN.build_or_null(hidden), "fleet": _FLEET.build_or_null(seen)}

@@ -27,7 +27,7 @@ from gpucommons.faces.documents.values import Json
 from gpucommons.faces.documents.view import HIDDEN
 from gpucommons.model.fleet import FleetBilled, FleetBy, FleetMonth
 from gpucommons.model.viewer import Viewer
-from gpucommons.rules.privacy import fleet_accounts_hidden_from
+from gpucommons.rules.privacy import find_fleet_accounts_hidden
 
 SUMMARY = "GPU-hours, energy and cost of all nodes in a month, by user, group or month, from Prometheus"
 PARAMETERS: tuple[Parameter, ...] = (
@@ -107,7 +107,7 @@ def read(given: Mapping[str, Value], now_s: float) -> tuple[FleetBy, list[str]]:
 
 async def document(by: FleetBy, names: Iterable[str], viewer: Viewer, read_month: ReadMonth) -> Json:
     """A viewer that does not see all gets what is billed to them; null where the viewer has no name."""
-    hidden = HIDDEN.build_or_null(fleet_accounts_hidden_from(viewer))
+    hidden = HIDDEN.build_or_null(find_fleet_accounts_hidden(viewer))
     if not viewer.sees_accounts and viewer.user is None:
         return {"hidden": hidden, "accounts": None}
     months = tuple([_seen_by(await read_month(name), viewer) for name in names])

@@ -22,7 +22,7 @@ from gpucommons.faces.documents.values import Json
 from gpucommons.model.sharing import Timeline
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.model.viewer import Viewer
-from gpucommons.rules.privacy import SECTIONS, Hidden, hidden_from, seen_by, timeline_seen_by
+from gpucommons.rules.privacy import SECTIONS, Hidden, find_hidden, redact, redact_timeline
 
 HIDDEN = Record[Hidden](
     sections=(listed(one_of(*SECTIONS)), lambda hidden: list(hidden.sections)),
@@ -55,7 +55,7 @@ class View:
 
 
 def view_for(viewer: Viewer, snapshot: Snapshot, timeline: Timeline) -> View:
-    return View(seen_by(snapshot, viewer), timeline_seen_by(timeline, viewer), hidden_from(snapshot, viewer))
+    return View(redact(snapshot, viewer), redact_timeline(timeline, viewer), find_hidden(snapshot, viewer))
 
 
 ENVELOPE_FIELDS: dict[str, Field[View]] = {

@@ -22,7 +22,7 @@ from gpucommons.config.runtime_directory import control_path
 from gpucommons.model.sharing import ClientSharing, LeftAlone, ParkedReading, SharingReading
 from gpucommons.model.viewer import SEES_ALL, Viewer
 from gpucommons.model.words import SharingClass
-from gpucommons.rules.privacy import Privacy, sharing_seen_by
+from gpucommons.rules.privacy import Privacy, redact_sharing
 from gpucommons.scheduler.policy.quotas import QuotaValues
 from gpucommons.scheduler.service.server import SchedulerServer
 
@@ -160,7 +160,7 @@ class ControlSocket:
 
     async def _make_text(self, reading: SharingReading, viewer: Viewer) -> bytes:
         # Hiding the names of thousands of clients takes milliseconds: in another thread it delays no hand-off.
-        seen = reading if viewer.sees_all else await asyncio.to_thread(sharing_seen_by, reading, viewer)
+        seen = reading if viewer.sees_all else await asyncio.to_thread(redact_sharing, reading, viewer)
         parts = [b'{"ok": true, "answer": ']
         for piece in self._document(seen):
             parts.append(piece.encode())
