@@ -10,7 +10,7 @@ from pathlib import Path
 import uvloop
 
 from gpucommons.agent.agent import Agent
-from gpucommons.agent.setting_rules import scenario_named
+from gpucommons.agent.setting_rules import find_scenario
 from gpucommons.cli import logs
 from gpucommons.config.load import load
 
@@ -24,4 +24,4 @@ async def serve(agents: list[Agent]) -> None:
 
 if __name__ == "__main__":
     logs.configure("human", "info")
-    uvloop.run(serve([Agent(load(Path(file), {}, {}).settings, scenario_named("lab")) for file in sys.argv[1:]]))
+    uvloop.run(serve([Agent(load(Path(file), {}, {}).settings, find_scenario("lab")) for file in sys.argv[1:]]))

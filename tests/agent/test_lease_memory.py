@@ -45,12 +45,12 @@ def slot_of(readings: Readings, uuid: str) -> LeasableSlot:
 def test_a_program_that_the_user_started_elsewhere_does_not_use_the_room_of_the_lease() -> None:
     readings, uuid = with_processes(process(710, 10), process(720, 90))
     assert slot_of(readings, uuid).used == {"7": 10 * GIB}
-    assert memory_of_leases(readings).unused(LEASE.request, uuid) == 30 * GIB
+    assert memory_of_leases(readings).unused_bytes(LEASE.request, uuid) == 30 * GIB
 
 
 def test_a_lease_that_uses_more_than_it_declared_has_nothing_left() -> None:
     readings, uuid = with_processes(process(710, 60))
-    assert memory_of_leases(readings).unused(LEASE.request, uuid) == 0
+    assert memory_of_leases(readings).unused_bytes(LEASE.request, uuid) == 0
 
 
 def test_what_processes_took_after_free_memory_was_read_is_not_free() -> None:

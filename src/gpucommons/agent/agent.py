@@ -78,7 +78,7 @@ class Agent:
         return snapshot
 
     def start_background(self) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(_supervised(name, run), name=name) for name, run in self._background]
+        return [asyncio.create_task(_supervise(name, run), name=name) for name, run in self._background]
 
     async def stop(self) -> None:
         await self.web.stop()
@@ -102,7 +102,7 @@ class Agent:
         )
 
 
-async def _supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
+async def _supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:
     backoff = Backoff()
     while True:
         try:

@@ -89,7 +89,7 @@ def _settings(dialect: str) -> str:
 # The node that is simulated in place of this machine.
 
 
-def scenario_named(name: str | None) -> "Scenario | None":
+def find_scenario(name: str | None) -> "Scenario | None":
     """The scenario of `--simulate`. Raises ConfigError."""
     if name is None:
         return None

@@ -141,14 +141,14 @@ def _of_log(
 ) -> Iterator[tuple[str, Document]]:
     """The events of the log file, oldest first."""
     # Imported here: with an agent, they are not needed.
-    from gpucommons.agent.setting_rules import scenario_named
+    from gpucommons.agent.setting_rules import find_scenario
     from gpucommons.base.files import explain_refusal
     from gpucommons.config.state_directory import file_of_node, own_event_log
     from gpucommons.faces.documents.events import events_document, matching
     from gpucommons.ledger.events import older, read_events
     from gpucommons.model.events import Numbering, read_type
 
-    scenario = scenario_named(reader.simulate)
+    scenario = find_scenario(reader.simulate)
     own = own_event_log(load_settings(reader.config, {}).settings, scenario.name if scenario else None)
     try:
         since_s = None if since is None else parse_since(since, time.time(), None)

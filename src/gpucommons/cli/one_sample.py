@@ -11,7 +11,7 @@ from typing import Any
 
 from gpucommons.agent.agent import Agent
 from gpucommons.agent.leases.facts import leasable_slots
-from gpucommons.agent.setting_rules import scenario_named
+from gpucommons.agent.setting_rules import find_scenario
 from gpucommons.base.text import memory_text
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import load_settings
@@ -35,7 +35,7 @@ def take_sample(config: Path | None, simulate: str | None, procfs: str | None) -
     """Return the stopped agent and its second snapshot, within 3 seconds even if a source hangs."""
     settings = load_settings(config, {"path.procfs": ("--path.procfs", procfs)}).settings
     # The configured intervals may be longer than a command should take.
-    agent = Agent(replace(settings, sampling=SamplingSettings()), scenario_named(simulate))
+    agent = Agent(replace(settings, sampling=SamplingSettings()), find_scenario(simulate))
     return agent, asyncio.run(_two_ticks(agent))
 
 

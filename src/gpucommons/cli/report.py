@@ -242,10 +242,10 @@ def own_report(reader: Reader, since: str | None, month: str | None, by: By, use
 
 def _own_ledger(reader: Reader) -> "tuple[Settings, Path]":
     """The settings, and the ledger file of this user or of this node."""
-    from gpucommons.agent.setting_rules import scenario_named
+    from gpucommons.agent.setting_rules import find_scenario
     from gpucommons.config.state_directory import file_of_node, ledger_file
 
-    scenario = scenario_named(reader.simulate)
+    scenario = find_scenario(reader.simulate)
     settings = load_settings(reader.config, {}).settings
     own = ledger_file(settings, scenario.name if scenario else None)
     return settings, readable_file(reader, own, file_of_node(own), "ledger")

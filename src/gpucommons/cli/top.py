@@ -116,7 +116,7 @@ def _feed(reader: Reader) -> Feed:
         return AgentFeed(agent)
     # Imported here: with an agent, it is not needed.
     from gpucommons.agent.agent import Agent
-    from gpucommons.agent.setting_rules import scenario_named
+    from gpucommons.agent.setting_rules import find_scenario
 
     reader.say_alone("this command reads the machine itself")
-    return LocalFeed(Agent(load_settings(reader.config, {}).settings, scenario_named(reader.simulate)))
+    return LocalFeed(Agent(load_settings(reader.config, {}).settings, find_scenario(reader.simulate)))

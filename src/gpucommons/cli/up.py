@@ -81,10 +81,10 @@ def up(
 
         from gpucommons.agent.agent import Agent
         from gpucommons.agent.memory import return_freed_memory
-        from gpucommons.agent.setting_rules import scenario_named
+        from gpucommons.agent.setting_rules import find_scenario
 
     settings = loaded.settings
-    scenario = scenario_named(simulate)
+    scenario = find_scenario(simulate)
     logs.configure(settings.log.format, settings.log.level)
     for warning in loaded.warnings:
         log.warning("configuration: %s", warning)

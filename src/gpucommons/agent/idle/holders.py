@@ -70,7 +70,7 @@ def has_opt_out(allocation: Allocation, readings: Readings) -> bool:
     return any(says_no(labels, IDLE_LABEL) for labels in given)
 
 
-def held_idle(key: str, rows: list[Allocation], readings: Readings, can_park: bool) -> HeldIdle:
+def build_held_idle(key: str, rows: list[Allocation], readings: Readings, can_park: bool) -> HeldIdle:
     first = rows[0]
     pids = tuple(dict.fromkeys(process.pid for row in rows for process in row.processes))
     return HeldIdle(

@@ -16,7 +16,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from gpucommons.agent.idle.channels import address_of, check_idle, idle_channels
-from gpucommons.agent.idle.holders import has_opt_out, held_idle, holders_of, idle_periods, idle_rule, weekly_digest
+from gpucommons.agent.idle.holders import (
+    build_held_idle,
+    has_opt_out,
+    holders_of,
+    idle_periods,
+    idle_rule,
+    weekly_digest,
+)
 from gpucommons.base.processes import boot_id
 from gpucommons.base.threads import WorkerThread
 from gpucommons.config.settings import Settings
@@ -203,7 +210,7 @@ class IdleWatch:
         letters: list[Letter] = []
         actions: list[_Action] = []
         for holder, step in due:
-            held = held_idle(holder.key, rows[holder.key], readings, self._park is not None)
+            held = build_held_idle(holder.key, rows[holder.key], readings, self._park is not None)
             address = self._address(rows[holder.key][0])
             notified_s = self._escalation[holder.key].notified_s
             if step is IdleStep.ACT:
@@ -300,14 +307,14 @@ class IdleWatch:
     def _act(self, action: _Action) -> None:
         held = action.held
 
-        def done(problem: str) -> None:
+        def on_done(problem: str) -> None:
             self._outcomes.put(action._replace(problem=problem))
 
         if self._action is IdleAction.PARK and self._park is not None:
-            self._park(frozenset(held.pids), done)
+            self._park(frozenset(held.pids), on_done)
         elif self._end_lease is not None:
             why = f"ended: {gpus(held.slots)} had not been used for {held.idle_text}"
-            self._end_lease(held.lease, why, done)
+            self._end_lease(held.lease, why, on_done)
 
     def _take_outcomes(self, wall_s: float) -> None:
         while True:
@@ -316,14 +323,14 @@ class IdleWatch:
             except queue.Empty:
                 return
             if isinstance(outcome, _Action):
-                self._acted(outcome, wall_s)
+                self._record_action(outcome, wall_s)
             elif not outcome.problem:
-                self._reached(outcome.letter)
+                self._record_delivery(outcome.letter)
             else:
                 sentence = f"{outcome.letter.subject!r} was not delivered: {outcome.problem}"
                 self._add_event(_FAILED, outcome.letter.user, {"channel": outcome.channel, "sentence": sentence})
 
-    def _acted(self, outcome: _Action, wall_s: float) -> None:
+    def _record_action(self, outcome: _Action, wall_s: float) -> None:
         held = outcome.held
         if outcome.problem:
             sentence = f"{held.subject} stays as it is: {outcome.problem}"
@@ -334,7 +341,7 @@ class IdleWatch:
         log.info("idle holders: %s of %s: %s", held.subject, held.account, self._action.value)
         self._write_then([letter])
 
-    def _reached(self, letter: Letter) -> None:
+    def _record_delivery(self, letter: Letter) -> None:
         """The action is counted from here. The idle time is that of the last reading."""
         if not letter.holder:
             return

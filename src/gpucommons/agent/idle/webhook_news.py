@@ -62,10 +62,10 @@ class WaitNews:
         for lease in reading.leases:
             waited_s = lease.since_s - lease.request.arrived_s
             if lease.request.id not in before and waited_s >= self._min_wait_s:
-                yield _begun(lease, waited_s, reading)
+                yield _start_sentence(lease, waited_s, reading)
 
 
-def _begun(lease: Lease, waited_s: float, reading: LeasesReading) -> str:
+def _start_sentence(lease: Lease, waited_s: float, reading: LeasesReading) -> str:
     """The program, not the name that its user typed: everyone in the channel reads it."""
     slots = [reading.slots.get(uuid, uuid) for uuid in lease.slots]
     what = f" ({lease.request.program})" if lease.request.program else ""

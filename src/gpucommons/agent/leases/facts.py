@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpucommons.agent.sharing.lease_room import memory_of_leases, processes_on, rooms_kept
+from gpucommons.agent.sharing.lease_room import list_kept_rooms, memory_of_leases, processes_on
 from gpucommons.leases.policy.values import LeasableSlot, SlotUse, UserFacts
 from gpucommons.leases.service.limits import GpuProgram
 from gpucommons.model.allocations import Allocation, AllocationReading, SlotInfo, WorkloadKind
@@ -42,13 +42,13 @@ def leasable_slots(readings: Readings, before: Mapping[str, SlotUse]) -> tuple[L
     if gpus is None or allocations is None:
         return None
     sharing = readings.sharing
-    kept = rooms_kept(None if sharing is None else sharing.parking)
+    kept = list_kept_rooms(None if sharing is None else sharing.parking)
     memory, in_turns = memory_of_leases(readings), devices_in_turns(sharing)
     return tuple(
         slot._replace(
             in_turns=slot.uuid in in_turns,
-            used=memory.used_on(slot.uuid),
-            parked=memory.parked_for(slot.uuid),
+            used=memory.used_bytes_on(slot.uuid),
+            parked=memory.parked_bytes_for(slot.uuid),
             kept=tuple(kept.get(slot.uuid, ())),
         )
         for slot in _slots(gpus, allocations, before)

@@ -282,11 +282,11 @@ class Leasing:
             server = self._server
             return uuid if server is None else server.service.reading.slots.get(uuid, uuid)
 
-        def changed() -> None:
+        def on_change() -> None:
             if self._server is not None:
                 self._server.service.settle()
 
-        return MpsSupervisor(control, mode, self._user_name, gpu_name, changed)
+        return MpsSupervisor(control, mode, self._user_name, gpu_name, on_change)
 
     def _enforcement(self) -> LeaseEnforcement | None:
         enforcer = self._enforcer
@@ -300,7 +300,7 @@ class Leasing:
                     leases[trespasser.key] = leases.get(trespasser.key, frozenset()) | {trespasser.lease_id}
             enforcer.update_trespassers(TrespassReport(leases, time.monotonic()))
 
-        def marked(trespasser: Trespasser) -> Trespasser:
+        def mark(trespasser: Trespasser) -> Trespasser:
             standing = enforcer.trespass_standing
             if trespasser.key is None:
                 return trespasser._replace(spared="the agent cannot see it")
@@ -309,7 +309,7 @@ class Leasing:
                 paused=paused, spared="" if paused else standing.spared.get(trespasser.key, "it was found a moment ago")
             )
 
-        return LeaseEnforcement(report, marked, overdue_only=self._settings.leases.enforce != "pause")
+        return LeaseEnforcement(report, mark, overdue_only=self._settings.leases.enforce != "pause")
 
     async def _close(self) -> None:
         server, self._server = self._server, None

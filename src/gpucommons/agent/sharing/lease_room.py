@@ -30,15 +30,15 @@ class LeaseMemory(NamedTuple):
     used: Mapping[str, Mapping[str, int]]
     parked: Mapping[str, Mapping[str, int]]
 
-    def used_on(self, slot_uuid: str) -> Mapping[str, int]:
+    def used_bytes_on(self, slot_uuid: str) -> Mapping[str, int]:
         return self.used.get(slot_uuid, _NONE)
 
-    def parked_for(self, slot_uuid: str) -> Mapping[str, int]:
+    def parked_bytes_for(self, slot_uuid: str) -> Mapping[str, int]:
         return self.parked.get(slot_uuid, _NONE)
 
-    def unused(self, request: LeaseRequest, slot_uuid: str) -> int:
+    def unused_bytes(self, request: LeaseRequest, slot_uuid: str) -> int:
         """What is left of the memory that a lease declared."""
-        has = self.used_on(slot_uuid).get(request.id, 0) + self.parked_for(slot_uuid).get(request.id, 0)
+        has = self.used_bytes_on(slot_uuid).get(request.id, 0) + self.parked_bytes_for(slot_uuid).get(request.id, 0)
         return max(0, (request.memory_bytes or 0) - has)
 
 
@@ -47,8 +47,8 @@ def memory_of_leases(readings: Readings) -> LeaseMemory:
     if leases is None or allocations is None:
         return LeaseMemory({}, {})
     parking = None if sharing is None else sharing.parking
-    used = _summed((*_started(readings, allocations), *_billed(leases, allocations)))
-    return LeaseMemory(used, _summed(() if parking is None else _parked(parking, leases)))
+    used = _sum_by_slot((*_started_amounts(readings, allocations), *_billed_amounts(leases, allocations)))
+    return LeaseMemory(used, _sum_by_slot(() if parking is None else _parked_amounts(parking, leases)))
 
 
 def processes_on(info: SlotInfo, gpu: Gpu) -> Iterator[GpuProcess]:
@@ -62,14 +62,14 @@ class _Amount(NamedTuple):
     bytes: int
 
 
-def _summed(amounts: Iterable[_Amount]) -> Mapping[str, Mapping[str, int]]:
+def _sum_by_slot(amounts: Iterable[_Amount]) -> Mapping[str, Mapping[str, int]]:
     by_slot: dict[str, Counter[str]] = {}
     for amount in amounts:
         by_slot.setdefault(amount.slot_uuid, Counter())[amount.lease] += amount.bytes
     return by_slot
 
 
-def _started(readings: Readings, allocations: AllocationReading) -> Iterator[_Amount]:
+def _started_amounts(readings: Readings, allocations: AllocationReading) -> Iterator[_Amount]:
     """The programs that a lease has started. Others of its user are billed to it, but do not use its room."""
     lease_of = leases_of_processes(readings)
     gpus = () if readings.gpus is None or not lease_of else readings.gpus.present_gpus()
@@ -81,7 +81,7 @@ def _started(readings: Readings, allocations: AllocationReading) -> Iterator[_Am
                 yield _Amount(info.slot.uuid, lease_of[process.key], process.used_memory_bytes or 0)
 
 
-def _billed(leases: LeasesReading, allocations: AllocationReading) -> Iterator[_Amount]:
+def _billed_amounts(leases: LeasesReading, allocations: AllocationReading) -> Iterator[_Amount]:
     """What counts for a lease of which the client is not known, and so neither the programs that it has started."""
     ids = {job_of_lease(lease.request.id): lease.request.id for lease in leases.leases}
     for allocation in allocations.allocations:
@@ -90,7 +90,7 @@ def _billed(leases: LeasesReading, allocations: AllocationReading) -> Iterator[_
             yield _Amount(allocation.slot.uuid, id, allocation.memory_bytes or 0)
 
 
-def _parked(parking: ParkingReading, leases: LeasesReading) -> Iterator[_Amount]:
+def _parked_amounts(parking: ParkingReading, leases: LeasesReading) -> Iterator[_Amount]:
     """Whether it is idle or waits for its turn: others may have its room until it comes back."""
     by_client = leases_by_client(leases)
     for program in parking.programs:
@@ -113,11 +113,11 @@ def lease_claims(readings: Readings, share_limit: int, wall_s: float, now_s: flo
     memory = memory_of_leases(readings)
     return RoomClaims(
         tuple(_needs(leases, allocations, memory, share_limit, wall_s, now_s)),
-        _unused([lease for lease in leases.leases if wall_s - lease.since_s < _PROMISED_S], memory),
+        _unused_bytes([lease for lease in leases.leases if wall_s - lease.since_s < _PROMISED_S], memory),
     )
 
 
-def rooms_kept(parking: ParkingReading | None) -> Mapping[str, Sequence[KeptRoom]]:
+def list_kept_rooms(parking: ParkingReading | None) -> Mapping[str, Sequence[KeptRoom]]:
     """The memory of each GPU that parked programs are about to take."""
     by_gpu: dict[str, list[KeptRoom]] = {}
     for program in () if parking is None else parking.programs:
@@ -142,7 +142,7 @@ def _needs(
     leased = Counter(slot for lease in leases.leases for slot in lease.slots)
     crowded = {slot for slot, number in leased.items() if number >= share_limit}
     usable = tuple(_usable(allocations))
-    kept = _unused(leases.leases, memory)
+    kept = _unused_bytes(leases.leases, memory)
     for request, wait in leases.waiting:
         if wait.cause is not WaitCause.BUSY or (request.share and not request.memory_bytes):
             continue
@@ -153,12 +153,12 @@ def _needs(
         yield RoomNeed(devices, amount, since_s, request.gpus, request.id, kept)
 
 
-def _unused(leases: Iterable[Lease], memory: LeaseMemory) -> Mapping[str, int]:
+def _unused_bytes(leases: Iterable[Lease], memory: LeaseMemory) -> Mapping[str, int]:
     """What leases declared, less what they use or have parked."""
     unused: Counter[str] = Counter()
     for lease in leases:
         for uuid in lease.slots:
-            unused[uuid] += memory.unused(lease.request, uuid)
+            unused[uuid] += memory.unused_bytes(lease.request, uuid)
     return {uuid: amount for uuid, amount in unused.items() if amount > 0}
 
 

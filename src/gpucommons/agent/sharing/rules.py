@@ -76,12 +76,12 @@ def _sections(settings: Settings) -> Iterator[tuple[str, SharingQuotaSettings, Q
 def _values(name: str, section: SharingQuotaSettings) -> QuotaValues:
     """Raises ConfigError."""
     try:
-        return _checked(section)
+        return _check_section(section)
     except ValueError as error:
         raise ConfigError(f"sharing_quotas.{name}: {error}") from error
 
 
-def _checked(section: SharingQuotaSettings) -> QuotaValues:
+def _check_section(section: SharingQuotaSettings) -> QuotaValues:
     for pattern in _OF_PROCESSES:
         if not getattr(section, pattern):
             raise ValueError(f"{pattern} is empty and matches no program: use a shell pattern, or leave it out")

@@ -275,7 +275,7 @@ class Sharing:
         # While the pods cannot be read, the last known annotations stay.
         if pods is not None and pods is not self._pods:
             self._pods = pods
-            self.scheduler.set_annotations(dict(_annotated(pods, self._priority_classes)))
+            self.scheduler.set_annotations(dict(_read_annotations(pods, self._priority_classes)))
 
     def _update_programs(self, snapshot: Snapshot) -> None:
         source, sharing = snapshot.sources.get("nvml"), self.scheduler.reading
@@ -313,7 +313,7 @@ def _memory(gpu: Gpu) -> GpuMemory:
     return GpuMemory(readings.memory_free_bytes, readings.memory_total_bytes, gpu.identity.minor, is_mig=bool(gpu.mig))
 
 
-def _annotated(
+def _read_annotations(
     pods: PodReading, priority_classes: Mapping[str, SharingClass]
 ) -> Iterator[tuple[tuple[str, str], QuotaValues]]:
     """What each pod says of itself. Its class is that of its annotation, else the one for its PriorityClass."""
