@@ -83,7 +83,7 @@ class Email(NamedTuple):
         message.set_content(letter.text + "\n", cte="quoted-printable")
         where = f"the mail server {parse_remote_address(self.settings.server)}"
         try:
-            with self._connected() as connection:
+            with self._connect() as connection:
                 connection.send_message(message, self.settings.sender, [letter.address])
         except smtplib.SMTPRecipientsRefused as error:
             code, answer = error.recipients[letter.address]
@@ -107,7 +107,7 @@ class Email(NamedTuple):
         except OSError as error:
             raise DeliveryFailed(f"cannot reach {where}: {error.strerror or error}") from None
 
-    def _connected(self) -> "smtplib.SMTP":
+    def _connect(self) -> "smtplib.SMTP":
         """Raises DeliveryFailed, SMTPException or OSError."""
         import smtplib
 
@@ -321,11 +321,11 @@ class Outbox:
             self._channel.deliver(letter)
         except DeliveryFailed as error:
             if not error.of_letter:
-                self._failed(str(error))
+                self._record_failure(str(error))
             return error
         except Exception as error:
             log.exception("messages: %s failed", self.name)
-            self._failed(str(error))
+            self._record_failure(str(error))
             return DeliveryFailed(f"unexpected error: {error}", final=True)
         if self._state.failing_since_wall_s is not None:
             log.info("messages: %s delivers again", self.name)
@@ -333,7 +333,7 @@ class Outbox:
         self._state = self._state._replace(delivered=self._state.delivered + 1, failing_since_wall_s=None, detail="")
         return None
 
-    def _failed(self, detail: str) -> None:
+    def _record_failure(self, detail: str) -> None:
         """The log has one line for each beginning; the state has the newest reason."""
         if self._state.failing_since_wall_s is None:
             log.warning("messages: %s does not deliver: %s; it is tried again", self.name, detail)

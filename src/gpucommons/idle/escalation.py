@@ -60,7 +60,7 @@ def find_due_steps(
             done = None
         step = None if holder.is_exempt else _due(holder, holder.idle_s, done, settings)
         if step is not None:
-            done = _taken(step, done, holder.idle_s)
+            done = _take_step(step, done, holder.idle_s)
             due.append((holder, step))
         if done is not None:
             after[holder.key] = done
@@ -81,7 +81,7 @@ def _due(holder: IdleHolder, idle_s: float, done: StepsTaken | None, settings: I
     return IdleStep.ACT if may_act and idle_s - (done.reached_s or 0.0) >= settings.act_after_s else None
 
 
-def _taken(step: IdleStep, done: StepsTaken | None, idle_s: float) -> StepsTaken:
+def _take_step(step: IdleStep, done: StepsTaken | None, idle_s: float) -> StepsTaken:
     if done is None:
         return StepsTaken(idle_s)
     return done._replace(acted=True) if step is IdleStep.ACT else done._replace(reminded=True)

@@ -99,7 +99,7 @@ def subject_of(held: HeldIdle, step: IdleStep, action: IdleAction, hostname: str
 def text_of(held: HeldIdle, step: IdleStep, action: IdleAction, act_in_s: float, hostname: str) -> str:
     """`act_in_s` is the idle time until the agent acts; 0 if it will not."""
     if step is IdleStep.ACT:
-        return _acted(held, action, hostname)
+        return _describe_action(held, action, hostname)
     return " ".join(
         part
         for part in (
@@ -161,7 +161,7 @@ def _opt_out(held: HeldIdle) -> str:
     return ask
 
 
-def _acted(held: HeldIdle, action: IdleAction, hostname: str) -> str:
+def _describe_action(held: HeldIdle, action: IdleAction, hostname: str) -> str:
     idle = f"it had not used {gpus(held.slots)} of {hostname} for {held.idle_text}"
     if action is IdleAction.PARK:
         pid = f" {held.pids[0]}" if held.pids else " PID"

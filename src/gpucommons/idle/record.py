@@ -43,7 +43,7 @@ class IdleRecordFile:
         return self._file.writing
 
     def read(self, now_wall_s: float) -> IdleRecord:
-        return self._file.read(lambda value: self._parsed(value, now_wall_s), IdleRecord())
+        return self._file.read(lambda value: self._parse(value, now_wall_s), IdleRecord())
 
     def write(self, record: IdleRecord, now_wall_s: float) -> None:
         """A failure is logged once; the escalation goes on without a record."""
@@ -59,7 +59,7 @@ class IdleRecordFile:
         }
         self._file.write(value)
 
-    def _parsed(self, value: dict[str, Any], now_wall_s: float) -> IdleRecord:
+    def _parse(self, value: dict[str, Any], now_wall_s: float) -> IdleRecord:
         messages = tuple(_message(*fields) for fields in value["messages"])
         unsent = {name: tuple(Letter(*letter) for letter in letters) for name, letters in value["unsent"].items()}
         digest = str(value["digest"])
