@@ -17,7 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from attribution.builders import gpu
-from gpucommons.cli.allocations import rendered, table_lines
+from gpucommons.cli.allocations import render, table_lines
 from gpucommons.cli.main import main
 from gpucommons.cli.one_sample import api_document
 from gpucommons.cli.report import table_lines as report_lines
@@ -79,7 +79,7 @@ def rendered_allocations(snapshot: Snapshot, user: str | None, format: Format) -
     allocations, slots = api_document(snapshot, "allocations", chosen), api_document(snapshot, "slots")
     found = allocations["allocations"], slots["slots"], user
     if format is not Format.TABLE:
-        return rendered(*found, format)
+        return render(*found, format)
     return "\n".join("".join(span.text for span in line) for line in table_lines(*found, None))
 
 

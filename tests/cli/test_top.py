@@ -23,13 +23,13 @@ from gpucommons.cli.agent_client import AgentAddress, named_address
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.reader import local_urls
-from gpucommons.cli.top import known_choice, several_feeds
+from gpucommons.cli.top import check_choice, several_feeds
 from gpucommons.cli.top_app import Page, Top
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, AgentFeed, FeedUpdate, LocalFeed, Recent
-from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, Look, choice_of, restricted
+from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, Look, choice_of, restrict
 from gpucommons.cli.top_orders import environment_lines, refusal, send_signal
 from gpucommons.cli.top_rows import GPU_COLUMNS, gpu_rows, owner_rows, queue_rows, turn_rows
-from gpucommons.cli.top_table import arranged, duration, fitted, graph, size, spark
+from gpucommons.cli.top_table import arrange, duration, fit_columns, graph, size, spark
 from gpucommons.cli.top_view import TABS, HostUse, host_use, process_rows
 from gpucommons.config.settings import Settings
 from gpucommons.model.snapshot import Readings
@@ -101,11 +101,11 @@ def test_every_view_fits_into_eighty_columns() -> None:
     for columns in (GPU_COLUMNS, *(tab.columns for tab in TABS.values())):
         assert sum(column.width + 2 for column in columns if column.width) <= 78
         assert any(column.most or column.whole for column in columns)
-        widths = fitted(columns, 120)
+        widths = fit_columns(columns, 120)
         assert sum(2 + (width or 0) for width in widths.values()) <= 78 + 120
-    assert fitted(GPU_COLUMNS, 0)["Owner"] == 8
-    assert fitted(GPU_COLUMNS, 20) == {**fitted(GPU_COLUMNS, 0), "Owner": 26}
-    assert "Owner" not in fitted(GPU_COLUMNS, -12), "a node's name takes its place"
+    assert fit_columns(GPU_COLUMNS, 0)["Owner"] == 8
+    assert fit_columns(GPU_COLUMNS, 20) == {**fit_columns(GPU_COLUMNS, 0), "Owner": 26}
+    assert "Owner" not in fit_columns(GPU_COLUMNS, -12), "a node's name takes its place"
 
 
 def test_rows_have_the_values_of_the_document() -> None:
@@ -181,13 +181,13 @@ def test_control_characters_in_names_are_escaped() -> None:
 
 def test_rows_are_sorted_and_filtered() -> None:
     rows = owner_rows(document_of())
-    memory = [row.sort[1] for row in arranged(rows, "", 1, True)]
+    memory = [row.sort[1] for row in arrange(rows, "", 1, True)]
     known = [value for value in memory if value is not None]
     assert known == sorted(known, key=float, reverse=True)
     assert memory[len(known) :] == [None] * (len(memory) - len(known)), "rows without a reading come last"
-    assert [row.sort[1] for row in arranged(rows, "", 1, False)][: len(known)] == known[::-1]
-    assert [row.key for row in arranged(rows, " ALI ", 1, True)] == ["user/1000"]
-    assert arranged(rows, "no such name", 1, True) == []
+    assert [row.sort[1] for row in arrange(rows, "", 1, False)][: len(known)] == known[::-1]
+    assert [row.key for row in arrange(rows, " ALI ", 1, True)] == ["user/1000"]
+    assert arrange(rows, "no such name", 1, True) == []
 
 
 def test_sparks() -> None:
@@ -271,7 +271,7 @@ def test_it_follows_the_feed_and_keeps_the_cursor_on_its_row() -> None:
             for second in range(1, 30):
                 document = played.play(1, start_s=second).get("snapshot")
                 feed.put(FeedUpdate(document))
-            expected = [list(row.cells) for row in arranged(owner_rows(document), "", 1, True)]
+            expected = [list(row.cells) for row in arrange(owner_rows(document), "", 1, True)]
             while cells(app) != expected:
                 await pilot.pause()
             assert cells(app)[table.cursor_row][0] == chosen
@@ -475,7 +475,7 @@ def test_queue_rows() -> None:
 def test_a_tree_has_the_processes_below_their_job_and_sums() -> None:
     _, snapshot = take_sample(None, "lab", None)
     who = api_document(snapshot, "who")
-    rows = arranged(process_rows(who, host_use(None, who), tree=True), "", 3, True)
+    rows = arrange(process_rows(who, host_use(None, who), tree=True), "", 3, True)
     commands = [str(row.cells[8]) for row in rows]
     at = commands.index("container train-vit")
     ranks = commands[at + 1 : at + 4]
@@ -488,9 +488,9 @@ def test_a_tree_has_the_processes_below_their_job_and_sums() -> None:
         assert parent.sort[column] == pytest.approx(sum(float(value or 0) for value in known))
     assert {"job 48213", "pod inference/ray-worker-0", "unit ollama.service"} <= set(commands)
     assert "python eval.py" in commands, "a process of a session stands alone"
-    found = [row.cells[8] for row in arranged(process_rows(who, tree=True), "rank 1", 3, True)]
+    found = [row.cells[8] for row in arrange(process_rows(who, tree=True), "rank 1", 3, True)]
     assert found == ["container train-vit", "└─ python train.py --rank 1"]
-    assert len(arranged(process_rows(who, tree=True), "train-vit", None, True)) == 4
+    assert len(arrange(process_rows(who, tree=True), "train-vit", None, True)) == 4
 
 
 def test_a_process_on_two_gpus_counts_once_on_the_host() -> None:
@@ -765,33 +765,33 @@ def test_only_the_chosen_gpus_are_shown_in_every_tab() -> None:
     document = lab_document()
     uuids = {str(gpu["index"]): uuid for uuid, gpu in document["gpus"]["by_uuid"].items()}
     for names in (("0", "4"), (uuids["0"], uuids["4"][:12].lower())):
-        shown = restricted(document, GpuChoice(names))
+        shown = restrict(document, GpuChoice(names))
         assert [row.cells[0] for row in gpu_rows(shown, {})] == ["0", "4"]
         assert {row.cells[0] for row in process_rows(shown)} == {"0", "4"}
         assert {row.key for row in owner_rows(shown) if "rest" not in row.key} == {
             key for key, owner in document["who"]["owners"].items() if owner["by_gpu"].keys() & {uuids["0"], uuids["4"]}
         }
-    alice = next(row for row in owner_rows(restricted(document, GpuChoice(("0",)))) if row.cells[0] == "alice")
+    alice = next(row for row in owner_rows(restrict(document, GpuChoice(("0",)))) if row.cells[0] == "alice")
     part = document["who"]["owners"][alice.key]["by_gpu"][uuids["0"]]
     assert alice.sort[1:4] == (part["memory_bytes"], part["sm_ratio"], part["power_watts"]), "sums of the chosen GPUs"
-    assert restricted(document, EVERY_GPU) is document
+    assert restrict(document, EVERY_GPU) is document
 
 
 def test_a_mig_device_is_shown_below_its_gpu_with_its_processes_alone() -> None:
-    shown = restricted(lab_document(), GpuChoice(("6.0",)))
+    shown = restrict(lab_document(), GpuChoice(("6.0",)))
     assert [row.cells[0] for row in gpu_rows(shown, {})] == ["6", " 6.0"]
     assert [row.cells[0] for row in process_rows(shown)] == ["6.0"]
-    whole = restricted(lab_document(), GpuChoice(("6",)))
+    whole = restrict(lab_document(), GpuChoice(("6",)))
     assert [row.cells[0] for row in gpu_rows(whole, {})] == ["6", " 6.0", " 6.1", " 6.2", " 6.3"]
 
 
 def test_turns_and_problems_of_other_gpus_are_left_out() -> None:
     document = document_of()
-    assert {row.cells[1] for row in turn_rows(restricted(document, GpuChoice(("1",))))} == {"1"}
+    assert {row.cells[1] for row in turn_rows(restrict(document, GpuChoice(("1",))))} == {"1"}
     lost = {problem["gpu_uuid"] for problem in document["problems"].values()} - {None}
     assert lost
     first = next(uuid for uuid, gpu in document["gpus"]["by_uuid"].items() if gpu["index"] == 0)
-    kept = restricted(document, GpuChoice(("0",)))["problems"].values()
+    kept = restrict(document, GpuChoice(("0",)))["problems"].values()
     assert {problem["gpu_uuid"] for problem in kept} <= {None, first}
     assert lost - {first}
 
@@ -820,9 +820,9 @@ def test_the_choice_is_that_of_the_option_else_of_the_variable(
 def test_a_gpu_that_the_node_does_not_have_is_an_error() -> None:
     document = lab_document()
     with pytest.raises(CommandError, match=r"-o 9: the node has no such GPU; it has 0, 1, 2, 3, 4, 5, 6, 6\.0, "):
-        known_choice(document, choice_of(["0,9"], {}))
+        check_choice(document, choice_of(["0,9"], {}))
     elsewhere = choice_of([], {"CUDA_VISIBLE_DEVICES": "GPU-ffffffff"})
-    assert known_choice(document, elsewhere) == EVERY_GPU, "the variable may mean another machine's"
+    assert check_choice(document, elsewhere) == EVERY_GPU, "the variable may mean another machine's"
 
 
 def test_the_key_a_shows_every_gpu_and_the_chosen_ones_again() -> None:

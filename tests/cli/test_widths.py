@@ -19,7 +19,7 @@ from gpucommons.cli.gpus_view import slot_owners
 from gpucommons.cli.lease_view import queue_lines
 from gpucommons.cli.main import main
 from gpucommons.cli.output import Line
-from gpucommons.cli.text_table import TextTable, shortened, wrapped
+from gpucommons.cli.text_table import TextTable, shorten, wrap_lines
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU
 from running import RunningAgent, command, running_agent
@@ -199,20 +199,20 @@ def test_sentences_that_do_not_fit_stand_below_their_rows() -> None:
     why = "GPU 3 is held by emeka, idle for 2 min; 16 more that fit are in use"
     rows = [("1", "dana", why), ("2", "bob", "")]
     table = TextTable(("place", "user", "why"), rows, sentence="why")
-    assert [texts(line) for line in table.fitted(40)] == [
+    assert [texts(line) for line in table.fit(40)] == [
         "PLACE  USER",
         "1      dana",
         "    GPU 3 is held by emeka, idle for 2",
         "        min; 16 more that fit are in use",
         "2      bob",
     ]
-    assert texts(table.fitted(120)[1]).endswith(why)
+    assert texts(table.fit(120)[1]).endswith(why)
 
 
 def test_a_folded_uuid_leaves_no_gap() -> None:
     rows = [("7.5", "MIG-3be4c78b-b4ae-3dd3-447e-604605f9eb87", "1g.18gb")]
     table = TextTable(("slot", "uuid", "profile"), rows, shortest={"uuid": 13})
-    assert texts(table.fitted(50)[1]) == "7.5   MIG-3be4c78b…  1g.18gb"
+    assert texts(table.fit(50)[1]) == "7.5   MIG-3be4c78b…  1g.18gb"
 
 
 def texts(line: Line) -> str:
@@ -241,9 +241,9 @@ def test_columns_are_shortened_then_left_out() -> None:
         shortest={"name": 8},
         left_out=("note",),
     )
-    shown = ["".join(span.text for span in line) for line in table.fitted(20)]
+    shown = ["".join(span.text for span in line) for line in table.fit(20)]
     assert shown == ["NAME        N  NOTE", f"{'a' * 8}…   1  spare", "b          22"]
-    assert ["".join(span.text for span in line) for line in table.fitted(12)] == [
+    assert ["".join(span.text for span in line) for line in table.fit(12)] == [
         "NAME       N",
         "aaaaaaa…   1",
         "b         22",
@@ -253,10 +253,10 @@ def test_columns_are_shortened_then_left_out() -> None:
 
 def test_hashes_are_folded_before_text_is_left_out() -> None:
     text = f"container={LONG_ID} on GPU-c963cfe0-afae-5a3b-b909-6a04e7d80068"
-    assert shortened(text, 60) == "container=3f1a5c7e9b2d… on GPU-c963cfe0…"
-    assert wrapped([text], 60) == ["container=3f1a5c7e9b2d… on GPU-c963cfe0…"]
-    assert wrapped([text], None) == [text]
-    assert wrapped(["  one two three"], 11) == ["  one two", "      three"], "the indent stays, once"
+    assert shorten(text, 60) == "container=3f1a5c7e9b2d… on GPU-c963cfe0…"
+    assert wrap_lines([text], 60) == ["container=3f1a5c7e9b2d… on GPU-c963cfe0…"]
+    assert wrap_lines([text], None) == [text]
+    assert wrap_lines(["  one two three"], 11) == ["  one two", "      three"], "the indent stays, once"
 
 
 @pytest.mark.parametrize("columns", [*WIDTHS[:1], *in_long_tier(*WIDTHS[1:])])

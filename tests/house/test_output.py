@@ -21,7 +21,7 @@ MAKER = "base/text.py"
 STREAM_USERS = {SINK, "cli/logs.py", "cli/command_line.py", "pauser/log.py"}
 # Functions that show their first argument, and the functions whose results they may show.
 SHOWING = {"Static", "update", "print"}
-SAFE = {"printable", "rich_text", "rich_lines", "head_line", "checked"}
+SAFE = {"printable", "rich_text", "rich_lines", "head_line", "check_printable"}
 # Each problem has one of these words. Most files have none, and are not parsed.
 SIGNS = re.compile(r"\b(stdout|stderr|echo|secho|print|Printable|Text|Static|update)\b")
 # A rich table is filled with rich_text; a progress bar has a number.

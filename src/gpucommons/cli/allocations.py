@@ -13,7 +13,7 @@ from gpucommons.cli.options import AsJson, TableFormat
 from gpucommons.cli.output import Line, plain_line, show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note, reading
 from gpucommons.cli.suggestions import users
-from gpucommons.cli.text_table import Format, TextTable, exact_table, wrapped
+from gpucommons.cli.text_table import Format, TextTable, exact_table, wrap_lines
 from gpucommons.faces.documents.values import indented
 
 _HEADER = (
@@ -76,7 +76,7 @@ def allocations(
     if slots["slots"] is None:
         raise CommandError(missing(reader.get("snapshot")))
     if format is not Format.TABLE:
-        show(rendered(document["allocations"], slots["slots"], user, format))
+        show(render(document["allocations"], slots["slots"], user, format))
         return
     if user is not None and terminal_width() is not None and not (document["allocations"] or {}).get("held"):
         show_line(printable(f"no slot is held by {user!r}"))
@@ -85,7 +85,7 @@ def allocations(
     show(hidden_note(document, "allocations"))
 
 
-def rendered(allocations: Document | None, slots: Document, user: str | None, format: Format) -> Printable:
+def render(allocations: Document | None, slots: Document, user: str | None, format: Format) -> Printable:
     """As CSV with exact numbers, or as Markdown for people."""
     if format is Format.MARKDOWN:
         return _table(allocations, slots, user).as_markdown()
@@ -99,8 +99,8 @@ def rendered(allocations: Document | None, slots: Document, user: str | None, fo
 def table_lines(allocations: Document | None, slots: Document, user: str | None, width: int | None) -> list[Line]:
     complete = allocations is None or allocations["complete"]
     note = "incomplete: a source of holders (Docker, Podman, the kubelet, DS01) does not answer"
-    notes = [] if complete else wrapped([note], width)
-    return [*_table(allocations, slots, user).fitted(width), *map(plain_line, notes)]
+    notes = [] if complete else wrap_lines([note], width)
+    return [*_table(allocations, slots, user).fit(width), *map(plain_line, notes)]
 
 
 def _table(allocations: Document | None, slots: Document, user: str | None) -> TextTable:

@@ -70,7 +70,7 @@ def check_config(
     if to is not None and not send_test:
         raise CommandError("--to belongs to --send-test")
     try:
-        loaded = _checked(file)
+        loaded = _load_checked(file)
     except ConfigError as error:
         mistakes = (error, *error.more)
         if as_json:
@@ -129,7 +129,7 @@ def _is_user(name: str) -> bool:
         return False
 
 
-def _checked(file: Path) -> LoadedSettings:
+def _load_checked(file: Path) -> LoadedSettings:
     """Raises ConfigError, with every mistake that would keep the agent from starting."""
     loaded = load(file, os.environ, {})
     settings, mistakes = loaded.settings, Mistakes()
@@ -188,7 +188,7 @@ def _show_table(values: Iterable[_Value]) -> None:
 def _send_test(settings: Settings, to: str | None, as_json: bool) -> None:
     """One try for each channel. Ends with an error if one of them failed."""
     results: dict[str, Json] = {}
-    for name, address, error in _tried(settings, to or settings.mail.admin):
+    for name, address, error in _try_channels(settings, to or settings.mail.admin):
         results[name] = {"delivered": error is None, "address": address, "error": error}
         if error is not None:
             show_error(printable(f"{name}: failed: {error}"))
@@ -204,7 +204,7 @@ def _send_test(settings: Settings, to: str | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _tried(settings: Settings, to: str) -> Iterator[tuple[str, str | None, str | None]]:
+def _try_channels(settings: Settings, to: str) -> Iterator[tuple[str, str | None, str | None]]:
     """Name, address and error of each channel, when it has been tried. The error of one that delivers is None."""
     if settings.mail.server and not is_mail_address(to):
         raise CommandError(f"{to!r} is not an email address: set mail.admin, or name one with --to ADDRESS")

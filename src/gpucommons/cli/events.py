@@ -18,7 +18,7 @@ from gpucommons.cli.options import (
 from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note, readable_file, reading
 from gpucommons.cli.suggestions import users
-from gpucommons.cli.text_table import Format, TextTable, wrapped
+from gpucommons.cli.text_table import Format, TextTable, wrap_lines
 from gpucommons.faces.documents.values import indented, one_line
 
 _POLL_S = 0.5
@@ -86,7 +86,7 @@ def events(
         return
     ordered = list(reversed(document["events"].values()))
     if format is not Format.TABLE:
-        show(rendered(ordered, format))
+        show(render(ordered, format))
         return
     if not ordered and terminal_width() is not None:
         show_line(printable("no event matches"))
@@ -98,7 +98,7 @@ def event_lines(documents: Iterable[Document], width: int | None) -> Iterator[Li
     """Lines as --follow prints them; columns would be as wide as the longest event. The type has a colour."""
     for event in documents:
         when, type = (printable(cell) for cell in _cells(event)[:2])
-        first, *more = wrapped([printable(_line(event))], width)
+        first, *more = wrap_lines([printable(_line(event))], width)
         after = len(when) + 2 + len(type)
         if len(first) < after:
             yield plain_line(first)
@@ -112,9 +112,9 @@ def event_lines(documents: Iterable[Document], width: int | None) -> Iterator[Li
         yield from map(plain_line, more)
 
 
-def rendered(documents: Iterable[Document], format: Format) -> Printable:
+def render(documents: Iterable[Document], format: Format) -> Printable:
     """As CSV or Markdown."""
-    return TextTable(_HEADER, [_cells(event) for event in documents]).rendered(format)
+    return TextTable(_HEADER, [_cells(event) for event in documents]).render(format)
 
 
 def _of_agent(reader: Reader, chosen: Mapping[str, str | None]) -> Iterator[tuple[str, Document]]:
@@ -163,13 +163,13 @@ def _of_log(
             raise CommandError(reason)
     path = own if older(own).exists() else readable_file(reader, own, file_of_node(own), "event log")
     reader.say_alone(f"this command reads {path}")
-    lines = _followed(path) if follow else read_events(path)
+    lines = _follow(path) if follow else read_events(path)
     for event in matching(Numbering()(lines), since_s, type, user):
         document: Mapping[str, Any] = events_document([event])
         yield from document.items()
 
 
-def _followed(path: Path) -> Iterator[Any]:
+def _follow(path: Path) -> Iterator[Any]:
     """The events of the log and every event that is added to it, also after the log was rotated. Never ends."""
     from gpucommons.base.files import FileFollower
     from gpucommons.model.events import Event, parse_line

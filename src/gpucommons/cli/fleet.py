@@ -61,7 +61,7 @@ def show_fleet(reader: Reader, prometheus: str | None, format: Format) -> None:
     elif not fleet["nodes"]:
         raise NotFound("no node of gpucommons in Prometheus: let it scrape /metrics of the agents")
     elif format is not Format.TABLE:
-        show(exact_table(fleet["slots"], _EXACT).rendered(format))
+        show(exact_table(fleet["slots"], _EXACT).render(format))
     else:
         width = terminal_width()
         show_lines(
@@ -82,7 +82,7 @@ def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, f
         small = " with enough memory" if needed_bytes else ""
         raise NotFound(f"no free slot{small}: {fleet['summary']['sentence']}; 'gpucommons gpus --fleet' lists all")
     if format is not Format.TABLE:
-        show(exact_table(free, _EXACT).rendered(format))
+        show(exact_table(free, _EXACT).render(format))
     else:
         show_lines([*_table(fleet, free, terminal_width()), *_silent_node_lines(fleet)])
 
@@ -111,7 +111,7 @@ def show_fleet_counts(reader: Reader, prometheus: str | None, command: str, as_j
     ]
     if rows:
         table = TextTable(("node", *_COUNTS.values()), rows, numbers=frozenset(range(1, len(_COUNTS) + 1)))
-        show_lines(table.fitted(terminal_width()))
+        show_lines(table.fit(terminal_width()))
         show_line(printable(f"By name: 'gpucommons {command} --connect http://NODE:PORT', or '{command}' on the node."))
     else:
         show_line(printable(f"nothing waits, is parked or is reserved on {len(counts)} nodes"))
@@ -151,7 +151,7 @@ def fleet_report(reader: Reader, prometheus: str | None, parameters: Mapping[str
         by, months = read({name: value for name, value in parameters.items() if value is not None}, now_s)
     except BadParameter as error:
         raise CommandError(f"--{error.parameter}: {error}") from error
-    return _asked(document(by, months, SEES_ALL, partial(source.read_month, now_s=now_s)))
+    return _ask(document(by, months, SEES_ALL, partial(source.read_month, now_s=now_s)))
 
 
 def _document(reader: Reader, prometheus: str | None) -> Document:
@@ -167,7 +167,7 @@ def _document(reader: Reader, prometheus: str | None) -> Document:
 
         return fleet_document(await source.read(), SEES_ALL)
 
-    return _asked(read())
+    return _ask(read())
 
 
 def _of_agent(
@@ -193,7 +193,7 @@ def _source(reader: Reader, prometheus: str | None) -> "FleetSource":
     return FleetSource(settings.prometheus_url, settings.prometheus_selector, settings.page_url)
 
 
-def _asked(reading: Coroutine[Any, Any, object]) -> Document:
+def _ask(reading: Coroutine[Any, Any, object]) -> Document:
     import asyncio
 
     from gpucommons.faces.fleet.queries import FleetError
@@ -214,7 +214,7 @@ def has_memory(slot: Document, needed_bytes: int) -> bool:
 def _table(fleet: Document, slots: Sequence[Document], width: int | None) -> Iterable[Line]:
     rows = [_cells(slot, fleet["nodes"][slot["node"]], full=width is None) for slot in slots]
     table = TextTable(_HEADER, rows, numbers=_NUMBERS, shortest=_SHORTEST, left_out=_LEFT_OUT, states=("state",))
-    return table.fitted(width)
+    return table.fit(width)
 
 
 def _cells(slot: Document, node: Document, full: bool) -> list[str]:

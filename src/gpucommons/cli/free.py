@@ -77,11 +77,11 @@ def free(
     if export:
         show_line(printable(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}"))
     elif format is not Format.TABLE:
-        show(exact_table([{**slot, "uuid": uuid} for uuid, slot in chosen.items()], _EXACT).rendered(format))
+        show(exact_table([{**slot, "uuid": uuid} for uuid, slot in chosen.items()], _EXACT).render(format))
     else:
         rows = [_cells(*item) for item in chosen.items()]
         table = TextTable(_HEADER, rows, shortest={"uuid": 13}, left_out=("free since", "profile"))
-        show_lines(table.fitted(terminal_width()))
+        show_lines(table.fit(terminal_width()))
 
 
 def usable_together(slots: Document) -> list[str]:

@@ -39,7 +39,7 @@ def gpus(
         show_line(missing(reader.get("snapshot")))
         show_lines(problem_lines(found["problems"], terminal_width()))
     elif format is not Format.TABLE:
-        show(exact_gpus(document["gpus"], reader.get("slots")["slots"]).rendered(format))
+        show(exact_gpus(document["gpus"], reader.get("slots")["slots"]).render(format))
     else:
         show_lines(summary_lines(found["summary"], terminal_width()))
         show_lines(gpu_lines(document["gpus"], reader.get("slots")["slots"], terminal_width(), wide))

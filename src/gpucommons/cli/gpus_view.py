@@ -9,7 +9,7 @@ from typing import Any
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import Printable, printable
 from gpucommons.cli.output import Line, Span, plain_line
-from gpucommons.cli.text_table import TextTable, exact_table, wrapped
+from gpucommons.cli.text_table import TextTable, exact_table, wrap_lines
 
 # The table of `gpucommons gpus`, from the API's documents. An unknown value is a dash.
 
@@ -58,7 +58,7 @@ def gpu_lines(gpus: Document, slots: Document | None, terminal_width: int | None
     `slots` is null where the holders are not known. UUIDs are shown in a pipe, or if the table is to be wide.
     """
     by_uuid = slots or {}
-    rows = [cells for gpu in _ordered(gpus) for cells in _rows(*gpu, by_uuid, full=terminal_width is None)]
+    rows = [cells for gpu in _order_gpus(gpus) for cells in _rows(*gpu, by_uuid, full=terminal_width is None)]
     shown = [*range(len(_HEADER))]
     if terminal_width is not None and not wide:
         shown.remove(_HEADER.index("uuid"))
@@ -71,11 +71,11 @@ def gpu_lines(gpus: Document, slots: Document | None, terminal_width: int | None
         states=("state", "health"),
     )
     # A wide table is not cut: the terminal breaks its lines.
-    yield from table.fitted(None if wide else terminal_width)
+    yield from table.fit(None if wide else terminal_width)
     yield plain_line(_count(gpus))
 
 
-def _ordered(gpus: Document) -> list[tuple[str, Document]]:
+def _order_gpus(gpus: Document) -> list[tuple[str, Document]]:
     return sorted(gpus["by_uuid"].items(), key=lambda item: (item[1]["index"], not item[1]["up"]))
 
 
@@ -129,7 +129,7 @@ def exact_gpus(gpus: Document, slots: Document | None) -> TextTable:
     """A row for each GPU and MIG device, with the names and values of the API, for CSV and Markdown."""
     by_uuid = slots or {}
     rows: list[Document] = []
-    for uuid, gpu in _ordered(gpus):
+    for uuid, gpu in _order_gpus(gpus):
         rows.append({**gpu, "slot": gpu["index"], "profile": "", **_exact_state(uuid, gpu, by_uuid.get(uuid))})
         for mig_uuid, instance in gpu["mig"].items():
             activity = instance["activity"]
@@ -235,6 +235,6 @@ def problem_lines(problems: Mapping[str, Any], width: int | None) -> Iterator[Li
     """Each problem with what to do, gravest first. `problems` is that of /api/v1/problems."""
     for problem in sorted(problems.values(), key=lambda problem: int(problem["rank"])):
         level = problem["level"]
-        first, *more = wrapped([printable(f"{level}: {problem['sentence']} {problem['remedy']}")], width)
+        first, *more = wrap_lines([printable(f"{level}: {problem['sentence']} {problem['remedy']}")], width)
         yield [Span(printable(first[: len(level)]), _LEVELS.get(level, "")), Span(printable(first[len(level) :]))]
         yield from map(plain_line, more)

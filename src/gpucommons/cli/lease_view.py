@@ -6,7 +6,7 @@ from typing import Any
 
 from gpucommons.base.periods import spoken_age, spoken_duration
 from gpucommons.cli.output import Line, plain_line
-from gpucommons.cli.text_table import TextTable, wrapped
+from gpucommons.cli.text_table import TextTable, wrap_lines
 
 # More requests than this are not named in one line.
 _NAMED = 3
@@ -80,7 +80,7 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
             ",".join(lease["slots"]),
             _kind(lease),
             spoken_duration(max(0.0, now_s - lease["since_unix_s"])),
-            _expected(lease["ends_unix_s"], now_s) if lease["ends_unix_s"] is not None else "",
+            _expected_start(lease["ends_unix_s"], now_s) if lease["ends_unix_s"] is not None else "",
             _trespassers(lease["trespassers"]),
         )
         for id, lease in queue["leases"].items()
@@ -93,7 +93,7 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
             request["name"],
             str(request["gpus"]),
             spoken_duration(max(0.0, now_s - request["since_unix_s"])),
-            _expected(request["expected_start_unix_s"], now_s),
+            _expected_start(request["expected_start_unix_s"], now_s),
             request["sentence"],
         )
         for id, request in queue["waiting"].items()
@@ -113,10 +113,10 @@ def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> li
         sentence="why",
     )
     return [
-        *map(plain_line, wrapped(off, width)),
-        *(held.fitted(width) if leases else [plain_line("no leases")]),
+        *map(plain_line, wrap_lines(off, width)),
+        *(held.fit(width) if leases else [plain_line("no leases")]),
         [],
-        *(queued.fitted(width) if waiting else [plain_line("no request waits")]),
+        *(queued.fit(width) if waiting else [plain_line("no request waits")]),
     ]
 
 
@@ -135,7 +135,7 @@ def reservation_lines(queue: Mapping[str, Any], width: int | None) -> list[Line]
     ]
     header = ("id", "user", "gpus", "slots", "from", "until", "state")
     table = TextTable(header, rows, shortest={"user": 8, "slots": 8}, left_out=("gpus",), states=("state",))
-    return table.fitted(width) if rows else [plain_line("no reservations")]
+    return table.fit(width) if rows else [plain_line("no reservations")]
 
 
 def local_time(unix_s: float) -> str:
@@ -162,5 +162,5 @@ def _measure(trespasser: Mapping[str, Any]) -> str:
     return f", not paused: {trespasser['not_paused_because']}" if trespasser["not_paused_because"] else ""
 
 
-def _expected(start_s: float | None, now_s: float) -> str:
+def _expected_start(start_s: float | None, now_s: float) -> str:
     return "unknown" if start_s is None else f"in {spoken_duration(max(0.0, start_s - now_s))}"

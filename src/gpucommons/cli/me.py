@@ -15,7 +15,7 @@ from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler_view import behind, explanation, room_lines, seconds
-from gpucommons.cli.text_table import TextTable, wrapped
+from gpucommons.cli.text_table import TextTable, wrap_lines
 from gpucommons.cli.why import own_clients, user_name
 from gpucommons.faces.documents.values import indented
 
@@ -38,14 +38,14 @@ def me(
     if messages:
         _show_messages(reader, user_name(os.getuid()), as_json)
         return
-    document, waits = gathered(reader, user_name(os.getuid()), os.getuid())
+    document, waits = gather(reader, user_name(os.getuid()), os.getuid())
     if as_json:
         show(indented(document))
     else:
         show_lines(_lines(document["me"], waits, terminal_width()))
 
 
-def gathered(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
+def gather(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
     """The document of this command, null where a part is not known; and a line for each of the user's waits."""
     slots = reader.get("slots")
     if slots["slots"] is None:
@@ -102,7 +102,7 @@ def _show_messages(reader: Reader, user: str, as_json: bool) -> None:
         show(indented(document))
         return
     lines = [message_line(message) for message in (document["messages"] or {}).values() if not message["over"]]
-    show_lines(map(plain_line, wrapped(iter(lines), terminal_width())))
+    show_lines(map(plain_line, wrap_lines(iter(lines), terminal_width())))
 
 
 def message_line(message: Document) -> str:
@@ -146,8 +146,8 @@ def _lines(me: Document, waits: list[str], width: int | None) -> Iterator[Line]:
             shortest={"workload": 12},
             left_out=("kind",),
             states=("state",),
-        ).fitted(width)
-    yield from map(plain_line, wrapped(_end(me, waits), width))
+        ).fit(width)
+    yield from map(plain_line, wrap_lines(_end(me, waits), width))
 
 
 def _end(me: Document, waits: list[str]) -> Iterator[str]:

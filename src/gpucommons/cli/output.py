@@ -118,7 +118,7 @@ def rich_text(
     # Imported here: importing rich takes a tenth of a second, and most commands do not need it.
     from rich.text import Text
 
-    return Text(checked(text), style, justify=justify, no_wrap=True, overflow=overflow)
+    return Text(check_printable(text), style, justify=justify, no_wrap=True, overflow=overflow)
 
 
 def rich_lines(lines: Iterable[Line]) -> "Text":
@@ -133,10 +133,10 @@ def rich_lines(lines: Iterable[Line]) -> "Text":
 
 
 def _write(text: Printable, to: TextIO) -> None:
-    to.write(checked(text))
+    to.write(check_printable(text))
 
 
-def checked(text: Printable) -> Printable:
+def check_printable(text: Printable) -> Printable:
     """The types are checked at run time too: values of JSON documents have the type Any."""
     if not isinstance(text, Printable):
         raise TypeError(f"not Printable: {type(text).__name__}")

@@ -30,7 +30,7 @@ from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler import SocketPath, read_turns, send
 from gpucommons.cli.scheduler_view import arrival_line
 from gpucommons.cli.suggestions import pids
-from gpucommons.cli.text_table import TextTable, wrapped
+from gpucommons.cli.text_table import TextTable, wrap_lines
 from gpucommons.faces.documents.values import indented
 
 # The text of `gpucommons park`, `wake` and `parked`: the table, the line of progress, the outcome. Pure.
@@ -45,7 +45,7 @@ _OUTCOME = ("kind", "unix_s", "bytes", "duration_s", "sentence", "why")
 
 def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[Line]:
     if parking["unavailable"]:
-        yield from map(plain_line, wrapped([f"nothing can be parked: {parking['unavailable']}"], width))
+        yield from map(plain_line, wrap_lines([f"nothing can be parked: {parking['unavailable']}"], width))
     rows = [
         (
             program["name"],
@@ -65,10 +65,10 @@ def table_lines(parking: Document, now_s: float, width: int | None) -> Iterator[
             left_out=("why",),
             states=("state",),
             sentence="note",
-        ).fitted(width)
+        ).fit(width)
     else:
         yield plain_line("no program is parked")
-    yield from map(plain_line, wrapped(map(arrival_line, parking["arrivals"].values()), width))
+    yield from map(plain_line, wrap_lines(map(arrival_line, parking["arrivals"].values()), width))
 
 
 def progress(program: Document) -> str:

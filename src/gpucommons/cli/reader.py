@@ -56,7 +56,7 @@ class Reader:
     def get(self, name: str, parameters: Mapping[str, str | None] | None = None) -> Document:
         """The document of /api/v1/NAME. Parameters that are None are left out."""
         document = self.ask(name, parameters)
-        return self._of_sample(name, _given(parameters)) if document is None else document
+        return self._of_sample(name, _drop_missing(parameters)) if document is None else document
 
     def ask(self, name: str, parameters: Mapping[str, str | None] | None = None) -> Document | None:
         """As `get`, but None where no agent answers. Raises AgentUnreachable if the user named the agent."""
@@ -64,7 +64,7 @@ class Reader:
             return None
         for address in self._candidates():
             try:
-                document = get(address, name, _given(parameters), self.within_s)
+                document = get(address, name, _drop_missing(parameters), self.within_s)
             except BadRequest as error:
                 raise CommandError(str(error)) from error
             except NoAnswer as error:
@@ -177,7 +177,7 @@ def hidden_note(document: Document, section: str) -> Printable:
     return printable_lines([f"rows of other owners are {hidden['sentence']}"] if shown else [])
 
 
-def _given(parameters: Mapping[str, str | None] | None) -> dict[str, str]:
+def _drop_missing(parameters: Mapping[str, str | None] | None) -> dict[str, str]:
     return {name: value for name, value in (parameters or {}).items() if value is not None}
 
 

@@ -24,7 +24,7 @@ from gpucommons.cli.options import (
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note, readable_file, reading
 from gpucommons.cli.suggestions import users
-from gpucommons.cli.text_table import Format, TextTable, wrapped
+from gpucommons.cli.text_table import Format, TextTable, wrap_lines
 from gpucommons.cli.why import processes_of
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.words import By
@@ -131,7 +131,7 @@ def report(
         raise CommandError(f"accounts of other owners are {document['hidden']['sentence']}")
     (period,) = document["accounts"].values()
     if format is not Format.TABLE:
-        show(rendered(period, format))
+        show(render(period, format))
         return
     show_lines(table_lines(period, terminal_width()))
     if user is not None and not any(period["total"].values()):
@@ -178,7 +178,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
         show(indented(document))
     else:
         lines = [*job_lines(job), *_limit_lines(limits), *node_lines(nodes)]
-        show(printable_lines(wrapped(lines, terminal_width())))
+        show(printable_lines(wrap_lines(lines, terminal_width())))
 
 
 def _limits(reader: Reader, id: str) -> Document:
@@ -251,7 +251,7 @@ def _own_ledger(reader: Reader) -> "tuple[Settings, Path]":
     return settings, readable_file(reader, own, file_of_node(own), "ledger")
 
 
-def rendered(period: Document, format: Format) -> Printable:
+def render(period: Document, format: Format) -> Printable:
     """As CSV or Markdown, with exact numbers. `period` is one period of the API's document."""
     columns = _columns(period)
     table = _table(period, columns, [period["by"], *columns], _exact)
@@ -270,8 +270,8 @@ def table_lines(period: Document, width: int | None) -> list[Line]:
     return [
         plain_line(_title(period)),
         [],
-        *table.fitted(width),
-        *(plain_line(note) for note in wrapped(_notes(period, ".2f"), width)),
+        *table.fit(width),
+        *(plain_line(note) for note in wrap_lines(_notes(period, ".2f"), width)),
     ]
 
 

@@ -243,9 +243,9 @@ def run(
         {
             "request": "run",
             "gpus": gpus,
-            "memory_bytes": None if memory is None else _parsed("--memory", parse_gpu_memory, memory),
+            "memory_bytes": None if memory is None else _parse_option("--memory", parse_gpu_memory, memory),
             "share": share,
-            "limit_s": None if limit is None else _parsed("--for", parse_duration, limit),
+            "limit_s": None if limit is None else _parse_option("--for", parse_duration, limit),
             "name": printable(name or default_name(command))[:64],
             "program": printable(short_command(command, command[0]))[:64],
             "wait": not no_wait,
@@ -256,7 +256,7 @@ def run(
             "slot": gpu[:64],
             "whole": whole,
         },
-        None if max_wait is None else _parsed("--max-wait", parse_duration, max_wait),
+        None if max_wait is None else _parse_option("--max-wait", parse_duration, max_wait),
         quiet,
     )
     missing = missing_status(command[0])
@@ -266,13 +266,13 @@ def run(
         raise typer.Exit(missing)
     paths = lease_sockets(load_settings(config, {}).settings.leases.socket)
     try:
-        connection = _connected(paths)
+        connection = _connect(paths)
     except LeaseServiceGone as gone:
         raise typer.Exit(_without_agent(job, config, str(gone))) from None
     raise typer.Exit(_Run(job, paths, connection).run())
 
 
-def _connected(paths: list[Path]) -> LeaseConnection:
+def _connect(paths: list[Path]) -> LeaseConnection:
     """Where an agent has been, it may be about to start again. Raises LeaseServiceGone."""
     patience_s = _AGENT_START_S if any(path.parent.is_dir() for path in paths) else 0.0
     deadline_s = time.monotonic() + patience_s
@@ -375,10 +375,10 @@ class _Run:
                 self._line.clear()
                 _fail(f"the request was {line['sentence']}; the command was not run", NO_SLOT)
             elif event == "error":
-                self._refused(line)
+                self._handle_refusal(line)
         return None
 
-    def _refused(self, line: Mapping[str, Any]) -> None:
+    def _handle_refusal(self, line: Mapping[str, Any]) -> None:
         self._line.clear()
         if line.get("unknown"):
             # The agent was away for longer than it keeps a place in the queue.
@@ -563,7 +563,7 @@ def _names(slots: Sequence[Mapping[str, Any]]) -> str:
     return slot_names([str(slot.get("name") or slot.get("uuid")) for slot in slots])
 
 
-def _parsed(option: str, parse: Any, text: str) -> Any:
+def _parse_option(option: str, parse: Any, text: str) -> Any:
     try:
         return parse(text)
     except ValueError as error:

@@ -22,7 +22,7 @@ from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
 from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_target
 from gpucommons.cli.suggestions import clients
-from gpucommons.cli.text_table import wrapped
+from gpucommons.cli.text_table import wrap_lines
 from gpucommons.config.runtime_directory import control_path, control_sockets, own_control_socket
 from gpucommons.faces.documents.values import indented, one_line
 from gpucommons.model.words import SharingClass
@@ -137,7 +137,7 @@ def status(
         else:
             if watch:
                 clear_screen()
-            show(printable_lines(wrapped(status_lines(document["turns"]), terminal_width())))
+            show(printable_lines(wrap_lines(status_lines(document["turns"]), terminal_width())))
         if not watch:
             return
         time.sleep(1)
@@ -234,4 +234,4 @@ def explain(
     if as_json:
         show(indented({**document, "turns": turns_of_target(turns, target)}))
     else:
-        show(printable_lines(wrapped(lines, terminal_width())))
+        show(printable_lines(wrap_lines(lines, terminal_width())))

@@ -139,7 +139,7 @@ def _conduct(client: Document) -> str:
     return f"{process}: it does not release; {memory}{claimed}"
 
 
-def clients_named(turns: Document, target: str) -> list[str]:
+def find_clients(turns: Document, target: str) -> list[str]:
     """The ids of the clients and programs that the target means: see `_targets`."""
     return [id for id, client in turns["clients"].items() if target in _targets(id, client)]
 
@@ -186,7 +186,7 @@ def turns_of_target(turns: Document, target: str) -> Document:
     ]
     return {
         **turns,
-        "clients": {id: turns["clients"][id] for id in clients_named(turns, target)},
+        "clients": {id: turns["clients"][id] for id in find_clients(turns, target)},
         "parking": None if turns["parking"] is None else {**turns["parking"], "programs": parked},
         "left_alone": alone,
     }
@@ -211,7 +211,7 @@ def _explanation(turns: Document, id: str, client: Document) -> str:
         ahead = "" if wait["reason"] in ("quota", "ready") else f"{wait['ahead']} ahead; {_behind(turns, id)}"
         return (
             f"{subject} has been waiting for {seconds(wait['waited_s'])}: {wait['sentence']}; "
-            f"{ahead}{_expected(wait['expected_s'])}{_culprits(client['gpu_uuid'], turns['clients'])}."
+            f"{ahead}{_expected_wait(wait['expected_s'])}{_culprits(client['gpu_uuid'], turns['clients'])}."
         )
     if client["turn_s"] is not None:
         dropped = ", and was asked to release" if client["pending_drop"] else ""
@@ -238,7 +238,7 @@ def _culprits(uuid: str, clients: Document) -> str:
     return "".join(f"; unresponsive: {culprit}" for culprit in culprits)
 
 
-def _expected(expected_s: float | None) -> str:
+def _expected_wait(expected_s: float | None) -> str:
     return (
         "the time of its next turn is not known" if expected_s is None else f"next turn in about {seconds(expected_s)}"
     )

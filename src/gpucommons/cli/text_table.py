@@ -78,9 +78,9 @@ class TextTable:
 
     def lines(self) -> list[str]:
         """Every column in full."""
-        return ["".join(span.text for span in line) for line in self.fitted(None)]
+        return ["".join(span.text for span in line) for line in self.fit(None)]
 
-    def fitted(self, width: int | None) -> list[Line]:
+    def fit(self, width: int | None) -> list[Line]:
         """The table for a terminal of this width; in full where there is none."""
         rows: list[list[str]] = [[printable(cell) for cell in row] for row in self.rows]
         total: list[list[str]] = [] if self.total is None else [[printable(cell) for cell in self.total]]
@@ -88,10 +88,10 @@ class TextTable:
         natural = [max(len(row[column]) for row in everything) for column in range(len(self.header))]
         if width is not None and self.sentence and sum(natural) + len(_GAP) * (len(natural) - 1) > width:
             return list(self._with_sentences_below(width))
-        shown = [*range(len(self.header))] if width is None else self._chosen(natural, width)
-        widths = natural if width is None else self._shortened(natural, shown, width)
+        shown = [*range(len(self.header))] if width is None else self._choose_columns(natural, width)
+        widths = natural if width is None else self._shorten_columns(natural, shown, width)
         # What was folded may leave more room than it had to.
-        widths = [max(len(shortened(row[column], size)) for row in everything) for column, size in enumerate(widths)]
+        widths = [max(len(shorten(row[column], size)) for row in everything) for column, size in enumerate(widths)]
         lines = [self._line(row, shown, widths, is_title=number == 0) for number, row in enumerate(everything)]
         if total:
             lines.insert(-1, plain_line(_GAP.join("-" * widths[column] for column in shown)))
@@ -100,14 +100,14 @@ class TextTable:
     def _with_sentences_below(self, width: int) -> Iterator[Line]:
         assert self.header[-1] == self.sentence
         table = replace(self, header=self.header[:-1], rows=[row[:-1] for row in self.rows], sentence="")
-        title, *lines = table.fitted(width)
+        title, *lines = table.fit(width)
         yield title
         for line, row in zip(lines, self.rows, strict=True):
             yield line
             if row[-1]:
-                yield from map(plain_line, wrapped([f"{_BELOW}{printable(row[-1])}"], width))
+                yield from map(plain_line, wrap_lines([f"{_BELOW}{printable(row[-1])}"], width))
 
-    def _chosen(self, natural: Sequence[int], width: int) -> list[int]:
+    def _choose_columns(self, natural: Sequence[int], width: int) -> list[int]:
         """The columns that remain: those left out are the empty ones and, until the rest fits, the next of the list."""
         shown = [*range(len(self.header))]
         least = [min(size, self.shortest.get(title, size)) for size, title in zip(natural, self.header, strict=True)]
@@ -122,7 +122,7 @@ class TextTable:
         column = self.header.index(title)
         return not any(row[column] for row in self.rows)
 
-    def _shortened(self, natural: Sequence[int], shown: Sequence[int], width: int) -> list[int]:
+    def _shorten_columns(self, natural: Sequence[int], shown: Sequence[int], width: int) -> list[int]:
         """Takes the room from the widest column that may be shortened."""
         widths = list(natural)
         least = {column: self.shortest[self.header[column]] for column in shown if self.header[column] in self.shortest}
@@ -139,7 +139,7 @@ class TextTable:
     def _line(self, row: Sequence[str], shown: Sequence[int], widths: Sequence[int], is_title: bool) -> Line:
         spans: list[Span] = []
         for column in shown:
-            cell = shortened(row[column], widths[column])
+            cell = shorten(row[column], widths[column])
             aligned = cell.rjust(widths[column]) if column in self.numbers else cell.ljust(widths[column])
             text = aligned if column == shown[-1] else aligned + _GAP
             spans.append(Span(printable(text), "bold" if is_title else self._colour(column, cell)))
@@ -150,7 +150,7 @@ class TextTable:
     def _colour(self, column: int, cell: str) -> str:
         return state_colour(cell) if self.header[column] in self.states else ""
 
-    def rendered(self, format: Format) -> Printable:
+    def render(self, format: Format) -> Printable:
         """In a format other than a table for a terminal."""
         return self.as_csv() if format is Format.CSV else self.as_markdown()
 
@@ -184,15 +184,15 @@ def _exact(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def shortened(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """At most `width` characters: hashes and UUIDs are folded first, then the end is left out."""
     if len(text) <= width:
         return text
-    folded = _folded(text)
+    folded = _fold(text)
     return folded if len(folded) <= width else folded[: max(0, width - 1)] + _ELLIPSIS
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     return _HASH.sub(rf"\1{_ELLIPSIS}", _UUID.sub(rf"\1{_ELLIPSIS}", text))
 
 
@@ -210,12 +210,12 @@ def cut(line: Line, width: int) -> Line:
     left, spans = width, []
     for span in line:
         if left > 0:
-            spans.append(Span(printable(shortened(span.text, left)), span.colour))
+            spans.append(Span(printable(shorten(span.text, left)), span.colour))
         left -= len(span.text)
     return spans
 
 
-def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
+def wrap_lines(lines: Iterable[str], width: int | None) -> list[str]:
     """Long lines continue on the next one, indented below their beginning, with hashes and UUIDs folded."""
     # Imported here: most commands do not need it.
     from textwrap import wrap
@@ -228,7 +228,7 @@ def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
             found.append(line)
             continue
         indent = line[: len(line) - len(line.lstrip())]
-        found += wrap(_folded(line).lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}    ")
+        found += wrap(_fold(line).lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}    ")
     return found
 
 

@@ -72,7 +72,7 @@ def top(
         else several_feeds([named_address(address, password_file, ca_file) for address in named])
     )
     if choice.names and reader.agent is not None:
-        choice = known_choice(reader.get("gpus"), choice)
+        choice = check_choice(reader.get("gpus"), choice)
     try:
         from gpucommons.cli.top_app import Top
     except ImportError as error:
@@ -82,7 +82,7 @@ def top(
     Top(feeds, config, choice, Look(ascii or not shows_unicode(), light)).run()
 
 
-def known_choice(document: Mapping[str, Any], choice: GpuChoice) -> GpuChoice:
+def check_choice(document: Mapping[str, Any], choice: GpuChoice) -> GpuChoice:
     """Raises CommandError for a GPU of -o that the node does not have. The variable may mean another machine's."""
     unknown = unknown_names(document, choice)
     if unknown and choice.origin != VISIBLE:

@@ -20,13 +20,13 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from gpucommons.base.text import Printable, printable, printable_lines
 from gpucommons.cli.command_line import CommandError
-from gpucommons.cli.output import Line, Span, checked, rich_lines, rich_text
+from gpucommons.cli.output import Line, Span, check_printable, rich_lines, rich_text
 from gpucommons.cli.text_table import state_colour
 from gpucommons.cli.top_feed import MEMORY, UTILIZATION, Feed
 from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, Look
 from gpucommons.cli.top_orders import QUESTIONS, carry_out, environment_lines, refusal, send_signal, target_pid
 from gpucommons.cli.top_rows import GPU_COLUMNS, SPARK, gpu_of, gpu_page, gpu_rows, graph_lines
-from gpucommons.cli.top_table import Column, TopRow, arranged, duration, fitted, of_node, percent, size
+from gpucommons.cli.top_table import Column, TopRow, arrange, duration, fit_columns, of_node, percent, size
 from gpucommons.cli.top_view import TABS, TopNode, command_of, head_line, sentence_lines
 from gpucommons.cli.who import explain
 
@@ -48,7 +48,7 @@ class Page(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield Static(checked(self._text), id="page", markup=False)
+            yield Static(check_printable(self._text), id="page", markup=False)
 
     def action_close(self) -> None:
         self.dismiss()
@@ -200,7 +200,7 @@ class Top(App[None]):
         self._spare = 0
 
     def compose(self) -> ComposeResult:
-        yield Static(checked(self._look.text(head_line(self._top_nodes))), id="head", markup=False)
+        yield Static(check_printable(self._look.text(head_line(self._top_nodes))), id="head", markup=False)
         yield Static("", id="sentence", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
         yield Static("", id="graph", markup=False)
@@ -268,13 +268,13 @@ class Top(App[None]):
     def _columns(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
         return (_NODE_COLUMN, *columns) if self._is_many else columns
 
-    def _chosen(self, id: str) -> tuple[TopNode, str]:
+    def _selected_row(self, id: str) -> tuple[TopNode, str]:
         """The node and the key of the row under the cursor; the key is empty where there is no row."""
         table = self.query_one(f"#{id}", DataTable)
         keys = [key.value or "" for key in table.rows]
-        return self._found(keys[table.cursor_row] if 0 <= table.cursor_row < len(keys) else "")
+        return self._find_row(keys[table.cursor_row] if 0 <= table.cursor_row < len(keys) else "")
 
-    def _found(self, row_key: str) -> tuple[TopNode, str]:
+    def _find_row(self, row_key: str) -> tuple[TopNode, str]:
         number, _, key = row_key.partition("/")
         return self._top_nodes[int(number or 0)], key
 
@@ -340,7 +340,7 @@ class Top(App[None]):
                 self._draw_graph()
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        node, key = self._found(event.row_key.value or "")
+        node, key = self._find_row(event.row_key.value or "")
         if node.document is None:
             return
         if event.data_table.id == "gpus":
@@ -368,7 +368,7 @@ class Top(App[None]):
         self._draw()
 
     def action_environment(self) -> None:
-        node, key = self._chosen("rows")
+        node, key = self._selected_row("rows")
         row = self._process(node, key)
         if row is None:
             self.notify(printable(_CHOOSE_PROCESS))
@@ -387,7 +387,7 @@ class Top(App[None]):
         self._open(printable_lines(_HELP.splitlines()))
 
     def action_signal(self, name: str) -> None:
-        node, key = self._chosen("rows")
+        node, key = self._selected_row("rows")
         row = self._process(node, key)
         if row is None:
             self.notify(printable(_CHOOSE_PROCESS))
@@ -404,7 +404,7 @@ class Top(App[None]):
         self.push_screen(Confirm(printable(question)), answered)
 
     def action_order(self, order: str) -> None:
-        node, key = self._chosen("rows")
+        node, key = self._selected_row("rows")
         pid = target_pid(node.document, key) if node.document else None
         if pid is None:
             self.notify(printable("choose a process (p) or a parked program (w) first"))
@@ -430,7 +430,7 @@ class Top(App[None]):
         for id, columns in (("gpus", GPU_COLUMNS), ("rows", TABS[self._view].columns)):
             table = self.query_one(f"#{id}", DataTable)
             table.clear(columns=True)
-            widths = fitted(self._columns(columns), self._spare)
+            widths = fit_columns(self._columns(columns), self._spare)
             for column in self._columns(columns):
                 if column.title in widths:
                     title = rich_text(printable(column.title), justify="right" if column.number else "left")
@@ -446,9 +446,9 @@ class Top(App[None]):
         self._draw_bar()
         head = self.query_one("#head", Static)
         head.set_class(any(node.lost for node in self._top_nodes), "lost")
-        head.update(checked(self._look.text(head_line(self._top_nodes))))
+        head.update(check_printable(self._look.text(head_line(self._top_nodes))))
         self._draw_sentence()
-        spark_width = fitted(self._columns(GPU_COLUMNS), self._spare).get(SPARK) or 0
+        spark_width = fit_columns(self._columns(GPU_COLUMNS), self._spare).get(SPARK) or 0
         gpus = {
             number: gpu_rows(node.document, node.recent(UTILIZATION, _SPARK_S), spark_width)
             for number, node in enumerate(self._top_nodes)
@@ -463,13 +463,13 @@ class Top(App[None]):
             if node.document is not None
         }
         column = None if self._sort is None else self._sort + self._is_many
-        rows = arranged(self._of_nodes(rows_of_node), self._text, column, self._down)
+        rows = arrange(self._of_nodes(rows_of_node), self._text, column, self._down)
         self._fill("rows", rows, tab.columns)
         self._draw_note(len(rows))
 
     def _fill(self, id: str, rows: list[TopRow], columns: tuple[Column, ...]) -> None:
         table: DataTable[Text] = self.query_one(f"#{id}", DataTable)
-        widths = fitted(self._columns(columns), self._spare)
+        widths = fit_columns(self._columns(columns), self._spare)
         shown = {place: column for place, column in enumerate(self._columns(columns)) if column.title in widths}
         cells = [replace(row, cells=tuple(row.cells[place] for place in shown)) for row in rows]
         _fill(table, cells, list(shown.values()), self._look)
@@ -492,7 +492,7 @@ class Top(App[None]):
     def _draw_graph(self) -> None:
         panel = self.query_one("#graph", Static)
         panel.set_class(self._shows_graph, "open")
-        node, key = self._chosen("gpus")
+        node, key = self._selected_row("gpus")
         uuid = gpu_of(node.document, key) if node.document is not None else None
         if not self._shows_graph or node.document is None or uuid is None:
             return
@@ -501,7 +501,7 @@ class Top(App[None]):
         used, memory = (node.recent(name).get(uuid, ()) for name in (UTILIZATION, MEMORY))
         room = (self.size.width - 2, _GRAPH_LINES)
         lines = graph_lines(f"{name}GPU {gpu['index']}", gpu, used, memory, room)
-        panel.update(checked(self._look.text(lines)))
+        panel.update(check_printable(self._look.text(lines)))
 
     def _draw_note(self, shown: int) -> None:
         tab = TABS[self._view]
@@ -515,7 +515,7 @@ class Top(App[None]):
             note += "" if self._sort is None else " ↓" if self._down else " ↑"
             note += " · tree" if self._tree and self._view == "processes" else ""
             note += f" · filter: {self._text}" if self._text else ""
-        self.query_one("#note", Static).update(checked(self._look.text(printable(note))))
+        self.query_one("#note", Static).update(check_printable(self._look.text(printable(note))))
 
 
 def _elsewhere(node: TopNode) -> str:

@@ -44,7 +44,7 @@ def _names_a_gpu(name: str, environment: Mapping[str, str]) -> bool:
     return name.startswith(_UUIDS) or (by_bus and parse_decimal(name) is not None)
 
 
-def chosen_uuids(document: Document, choice: GpuChoice) -> frozenset[str]:
+def choose_uuids(document: Document, choice: GpuChoice) -> frozenset[str]:
     """Of GPUs and MIG devices. A GPU includes its MIG devices."""
     gpus = (document["gpus"] or {"by_uuid": {}})["by_uuid"]
     uuids: set[str] = set()
@@ -63,14 +63,14 @@ def _is_named(names: Iterable[str], slot: str, uuid: str) -> bool:
 
 def unknown_names(document: Document, choice: GpuChoice) -> list[str]:
     """The names of the choice that no GPU of the node has."""
-    return [name for name in choice.names if not chosen_uuids(document, GpuChoice((name,)))]
+    return [name for name in choice.names if not choose_uuids(document, GpuChoice((name,)))]
 
 
-def restricted(document: Document, choice: GpuChoice) -> Document:
+def restrict(document: Document, choice: GpuChoice) -> Document:
     """The document with the rows of the chosen GPUs."""
     if not choice.names:
         return document
-    uuids = chosen_uuids(document, choice)
+    uuids = choose_uuids(document, choice)
     return {
         **document,
         "gpus": document["gpus"] and {**document["gpus"], "by_uuid": dict(_gpus(document["gpus"]["by_uuid"], uuids))},

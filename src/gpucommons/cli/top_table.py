@@ -90,7 +90,7 @@ class TopRow:
     parent: str = ""
 
 
-def fitted(columns: Sequence[Column], spare: int) -> dict[str, int | None]:
+def fit_columns(columns: Sequence[Column], spare: int) -> dict[str, int | None]:
     """The width of each column, by its title, where the terminal has `spare` columns more than 80; None: as its texts.
 
     A column of which nothing remains is left out.
@@ -118,7 +118,7 @@ def sum_known(values: Iterable[float | None]) -> float | None:
     return sum(present) if present else None
 
 
-def arranged(rows: Iterable[TopRow], text: str, column: int | None, down: bool) -> list[TopRow]:
+def arrange(rows: Iterable[TopRow], text: str, column: int | None, down: bool) -> list[TopRow]:
     """The rows that contain the text, sorted. Rows without a reading come last in both directions.
 
     A row with a parent stays below it; a parent is shown with those of its rows that contain the text, or with all.
@@ -129,8 +129,8 @@ def arranged(rows: Iterable[TopRow], text: str, column: int | None, down: bool) 
     for row in rows:
         (children.setdefault(row.parent, []) if row.parent else parents).append(row)
     shown: list[TopRow] = []
-    for parent in _sorted(parents, column, down):
-        below = _sorted(children.get(parent.key, []), column, down)
+    for parent in _sort(parents, column, down):
+        below = _sort(children.get(parent.key, []), column, down)
         if not _contains(parent, needle):
             below = [row for row in below if _contains(row, needle)]
             if not below:
@@ -148,7 +148,7 @@ def _branch(row: TopRow, mark: str) -> TopRow:
     return replace(row, cells=(*row.cells[:-1], printable(f"{mark}{row.cells[-1]}")))
 
 
-def _sorted(rows: list[TopRow], column: int | None, down: bool) -> list[TopRow]:
+def _sort(rows: list[TopRow], column: int | None, down: bool) -> list[TopRow]:
     if column is None:
         return rows
     known_rows = [row for row in rows if row.sort[column] is not None]

@@ -9,7 +9,7 @@ from gpucommons.base.text import Printable, parse_decimal, printable, qualified_
 from gpucommons.cli.gpus_view import summary_lines
 from gpucommons.cli.output import Line, Span
 from gpucommons.cli.top_feed import MEMORY, RECENT_S, UTILIZATION, Feed, FeedUpdate
-from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, restricted
+from gpucommons.cli.top_options import EVERY_GPU, GpuChoice, restrict
 from gpucommons.cli.top_rows import (
     EVENT_COLUMNS,
     OWNER_COLUMNS,
@@ -220,7 +220,7 @@ class TopNode:
 
     def choose(self, choice: GpuChoice) -> None:
         self.choice = choice
-        self.document = None if self.everything is None else restricted(self.everything, choice)
+        self.document = None if self.everything is None else restrict(self.everything, choice)
 
     def recent(self, series: str, last_s: int = RECENT_S) -> Mapping[str, Sequence[float | None]]:
         """The last seconds of each GPU, by UUID; one value a second."""

@@ -13,7 +13,7 @@ from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_
 from gpucommons.cli.reader import Reader, hidden_note, reading
 from gpucommons.cli.scheduler_view import parked_lines
 from gpucommons.cli.suggestions import gpus, pids, users
-from gpucommons.cli.text_table import Format, TextTable, exact_table, wrapped
+from gpucommons.cli.text_table import Format, TextTable, exact_table, wrap_lines
 from gpucommons.faces.documents.values import indented
 
 # The text of `gpucommons who`, from the API's documents. Pure.
@@ -52,14 +52,14 @@ def who_lines(who: Document, gpus: Document, width: int | None, turns: Document 
         if number:
             yield []
         rows = [row for row in processes if row["gpu_uuid"] == uuid]
-        for line in wrapped([_gpu_line(uuid, reported, gpus["by_uuid"].get(uuid))], width):
+        for line in wrap_lines([_gpu_line(uuid, reported, gpus["by_uuid"].get(uuid))], width):
             yield [Span(printable(line), "bold")]
         hidden = who["owners"].get(_HIDDEN, {"by_gpu": {}})["by_gpu"].get(uuid)
         if rows or hidden is None:
             yield from _process_lines(rows, who["owners"], width)
         if hidden is not None:
             yield plain_line(f"{_INDENT}{_hidden_line(hidden)}")
-        yield from map(plain_line, wrapped(_rest_lines(who["unattributed"].get(uuid, {})), width))
+        yield from map(plain_line, wrap_lines(_rest_lines(who["unattributed"].get(uuid, {})), width))
     notes: list[str] = []
     if any(row[f"{name}_basis"] == _APPORTIONED for row in processes for name in _AMOUNTS):
         notes.append(_LEGEND)
@@ -67,9 +67,9 @@ def who_lines(who: Document, gpus: Document, width: int | None, turns: Document 
         notes.append(who["view"]["sentence"])
     if notes and who["reported"]:
         yield []
-    yield from map(plain_line, wrapped(notes, width))
+    yield from map(plain_line, wrap_lines(notes, width))
     if turns is not None:
-        yield from map(plain_line, wrapped(parked_lines(turns), width))
+        yield from map(plain_line, wrap_lines(parked_lines(turns), width))
 
 
 def exact_who(who: Document) -> TextTable:
@@ -141,7 +141,7 @@ def _process_lines(rows: Sequence[Document], owners: Document, width: int | None
         shortest=_SHORTEST,
         left_out=[title for title in _LEFT_OUT if title in (_HEADER[i] for i in shown)],
     )
-    for line in table.fitted(None if width is None else width - len(_INDENT)):
+    for line in table.fit(None if width is None else width - len(_INDENT)):
         yield [Span(printable(_INDENT)), *line]
 
 
@@ -256,7 +256,7 @@ def who(
     elif reading is None:
         show_line(missing(reader.get("snapshot")))
     elif format is not Format.TABLE:
-        show(exact_who(reading).rendered(format))
+        show(exact_who(reading).render(format))
     elif pid is not None:
         show(explain(reading, document["explanations"]))
     else:

@@ -15,9 +15,9 @@ from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, terminal_width
 from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler import read_turns
-from gpucommons.cli.scheduler_view import behind, clients_named, explanation, kept_lines, room_lines
+from gpucommons.cli.scheduler_view import behind, explanation, find_clients, kept_lines, room_lines
 from gpucommons.cli.suggestions import pids
-from gpucommons.cli.text_table import wrapped
+from gpucommons.cli.text_table import wrap_lines
 from gpucommons.faces.documents.values import indented
 from gpucommons.model.words import NO_POD
 
@@ -46,7 +46,7 @@ def why(
     document = queued if queued is not None and reader.get("turns")["turns"] is None else read_turns(reader, None)
     turns: Document = document.get("turns") or _NO_TURNS
     requests = _requests(queue, target)
-    paused = paused_for_leases(queue)
+    paused = find_paused_for_leases(queue)
     processes = {} if reader.agent is None else processes_of(reader, target)
     clients = own_clients(turns, os.getuid()) if target is None else _clients(turns, target, processes.values())
     explained = {pid for id in clients for pid in (turns["clients"][id]["pid"], *turns["clients"][id]["processes"])}
@@ -84,7 +84,7 @@ def why(
         else _running_line(row, row["pid"] in explained)
         for row in unscheduled.values()
     ]
-    show(printable_lines(wrapped(lines, terminal_width())))
+    show(printable_lines(wrap_lines(lines, terminal_width())))
 
 
 def _running_line(row: Document, takes_turns: bool) -> str:
@@ -95,7 +95,7 @@ def _running_line(row: Document, takes_turns: bool) -> str:
     return f"{name}: {row['limit']['sentence']}." if row["limit"] else f"{name}; what limits it is not known."
 
 
-def paused_for_leases(queue: Document | None) -> dict[int, str]:
+def find_paused_for_leases(queue: Document | None) -> dict[int, str]:
     """The processes without a lease that are paused, each with the lease of its GPU."""
     leases = {} if queue is None else queue["leases"]
     return {row["pid"]: id for id, lease in leases.items() for row in lease["trespassers"] if row["paused"]}
@@ -148,4 +148,4 @@ def processes_of(reader: Reader, target: str | None) -> dict[str, Document]:
 def _clients(turns: Document, target: str, processes: Iterable[Document]) -> list[str]:
     pids = {row["pid"] for row in processes} | {parse_decimal(target)} - {None}
     by_pid = [id for id, client in turns["clients"].items() if pids & {client["pid"], *client["processes"]}]
-    return list(dict.fromkeys([*clients_named(turns, target), *by_pid]))
+    return list(dict.fromkeys([*find_clients(turns, target), *by_pid]))
