@@ -133,12 +133,12 @@ def _load_checked(file: Path) -> LoadedSettings:
     """Raises ConfigError, with every mistake that would keep the agent from starting."""
     loaded = load(file, os.environ, {})
     settings, mistakes = loaded.settings, Mistakes()
-    with mistakes.collected():
+    with mistakes.collect():
         check_scheduler(settings.scheduler)
-    with mistakes.collected():
+    with mistakes.collect():
         check_parking(settings.parking, settings.scheduler)
     for check in (check_slurm, check_rules, check_idle, check_lease_quotas, _check_owner_rules):
-        with mistakes.collected():
+        with mistakes.collect():
             check(settings)
     mistakes.raise_any()
     return loaded

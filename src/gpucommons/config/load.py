@@ -188,9 +188,9 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     mistakes = Mistakes()
     free = _free_from_file(toml, mistakes)
     layers = [_from_file(toml, by_path, mistakes)]
-    with mistakes.collected():
+    with mistakes.collect():
         layers.append(_from_environment(environment, by_path))
-    with mistakes.collected():
+    with mistakes.collect():
         layers.append(_from_flags(flags, by_path))
     mistakes.raise_any()
     for layer in layers:
@@ -217,17 +217,17 @@ def _from_file(toml: TomlFile, by_path: Mapping[str, Key], mistakes: Mistakes) -
     free = dict(free_sections())
     for section, table in toml.document.items():
         if not isinstance(table, dict):
-            with mistakes.collected(), toml.at(section):
+            with mistakes.collect(), toml.at(section):
                 raise ConfigError(f"'{section}' is outside of any [section]; move it below one")
             continue
         for name, value in table.items() if section not in free else ():
-            with mistakes.collected(), toml.at(section, name):
-                key = _known(f"{section}.{name}", by_path)
-                layer[key.path] = (_checked(key, value, f"'{key.path}'"), f"file {toml.path}")
+            with mistakes.collect(), toml.at(section, name):
+                key = _find_key(f"{section}.{name}", by_path)
+                layer[key.path] = (_check_value(key, value, f"'{key.path}'"), f"file {toml.path}")
     return layer
 
 
-def _known(path: str, by_path: Mapping[str, Key]) -> Key:
+def _find_key(path: str, by_path: Mapping[str, Key]) -> Key:
     key = by_path.get(path)
     if key is None and (replaced := _REPLACED.get(path)):
         raise ConfigError(f"'{path}' was replaced by '{replaced[0]}'; {replaced[1]}")
@@ -247,16 +247,16 @@ def _free_from_file(toml: TomlFile, mistakes: Mistakes) -> dict[str, dict[str, A
             where = f"'{section}.{name}'"
             by_name = {key.name: key for key in keys_of(f"{section}.{name}", row_type)}
             if not isinstance(row, dict) or not row:
-                with mistakes.collected(), toml.at(section, name):
+                with mistakes.collect(), toml.at(section, name):
                     raise ConfigError(f"{where}: expected a table with {', '.join(by_name)}, got {row!r}")
                 continue
             values = {}
             for key, value in row.items():
-                with mistakes.collected(), toml.at(section, name, key):
+                with mistakes.collect(), toml.at(section, name, key):
                     if key not in by_name:
                         hint = _nearest(key, by_name, f"the keys are {', '.join(by_name)}")
                         raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
-                    values[key] = _checked(by_name[key], value, f"{where}: '{key}'")
+                    values[key] = _check_value(by_name[key], value, f"{where}: '{key}'")
             sections[section][name] = row_type(**{attribute(key): value for key, value in values.items()})
     return sections
 
@@ -305,7 +305,9 @@ def _from_aliases(key: Key, given: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _from_flags(flags: Mapping[str, Flag], by_path: Mapping[str, Key]) -> _Layer:
-    return {path: (_checked(by_path[path], flag.value, flag.name), f"flag {flag.name}") for path, flag in flags.items()}
+    return {
+        path: (_check_value(by_path[path], flag.value, flag.name), f"flag {flag.name}") for path, flag in flags.items()
+    }
 
 
 def _from_text(key: Key, text: str, where: str) -> Any:
@@ -315,14 +317,14 @@ def _from_text(key: Key, text: str, where: str) -> Any:
             raise ConfigError(f"{where}: expected true or false, got {text!r}")
         return _BOOLEANS[text.strip().lower()]
     if key.type is str:
-        return _checked(key, text, where)
+        return _check_value(key, text, where)
     try:
-        return _checked(key, key.type(text), where)
+        return _check_value(key, key.type(text), where)
     except ValueError:
         raise ConfigError(f"{where}: expected {_TYPE_NAMES[key.type]}, got {text!r}") from None
 
 
-def _checked(key: Key, value: Any, where: str) -> Any:
+def _check_value(key: Key, value: Any, where: str) -> Any:
     if key.type is float and type(value) is int:
         try:
             value = float(value)

@@ -31,7 +31,7 @@ class Mistakes:
         self._found: list[ConfigError] = []
 
     @contextmanager
-    def collected(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         try:
             yield
         except ConfigError as error:

@@ -18,13 +18,13 @@ def runtime_directory(environment: Mapping[str, str] | None = None, uid: int | N
     """systemd's RuntimeDirectory= if set, /run/gpucommons for root, else a directory of the user."""
     environment = os.environ if environment is None else environment
     uid = os.getuid() if uid is None else uid
-    return _given(environment) or (_OF_ROOT if uid == 0 else _of_user(environment, uid))
+    return _systemd_directory(environment) or (_OF_ROOT if uid == 0 else _of_user(environment, uid))
 
 
 def known_directories(environment: Mapping[str, str] | None = None, uid: int | None = None) -> list[Path]:
     """Where a command looks, in this order: root's agent first, then an agent of this user."""
     environment = os.environ if environment is None else environment
-    given = _given(environment)
+    given = _systemd_directory(environment)
     return [given] if given else [_OF_ROOT, _of_user(environment, os.getuid() if uid is None else uid)]
 
 
@@ -61,7 +61,7 @@ def control_sockets(
     return tuple(dict.fromkeys((*own, of_node, *others)))
 
 
-def _given(environment: Mapping[str, str]) -> Path | None:
+def _systemd_directory(environment: Mapping[str, str]) -> Path | None:
     first = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return Path(first) if first else None
 

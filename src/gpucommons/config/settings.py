@@ -191,7 +191,7 @@ def _virtual_gpus(given: Mapping[str, str]) -> str:
     return _VIRTUAL_GPUS.get(text.strip().lower(), text)
 
 
-def _excluded(default: str, help: str) -> str:
+def _exclusion(default: str, help: str) -> str:
     value: str = option(default, f"regular expression of the {help} to leave out; empty: none", check=check_expression)
     return value
 
@@ -200,17 +200,17 @@ def _excluded(default: str, help: str) -> str:
 class NodeExporterSettings:
     """What the nodeexporter dialect reads and leaves out. Names and defaults are those of node_exporter's flags."""
 
-    filesystem_mount_points_exclude: str = _excluded(
+    filesystem_mount_points_exclude: str = _exclusion(
         "^/(dev|proc|run/credentials/.+|sys|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)", "mount points"
     )
-    filesystem_fs_types_exclude: str = _excluded(
+    filesystem_fs_types_exclude: str = _exclusion(
         "^(autofs|binfmt_misc|bpf|cgroup2?|configfs|debugfs|devpts|devtmpfs|fusectl|hugetlbfs|iso9660|mqueue|nsfs|overlay"
         "|proc|procfs|pstore|rpc_pipefs|securityfs|selinuxfs|squashfs|sysfs|tracefs)$",
         "types of file systems",
     )
-    diskstats_device_exclude: str = _excluded(r"^(ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$", "block devices")
-    netdev_device_exclude: str = _excluded("", "network devices")
-    netclass_ignored_devices: str = _excluded("", "network devices whose properties are")
+    diskstats_device_exclude: str = _exclusion(r"^(ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$", "block devices")
+    netdev_device_exclude: str = _exclusion("", "network devices")
+    netclass_ignored_devices: str = _exclusion("", "network devices whose properties are")
     netstat_fields: str = option(
         "^(.*_(InErrors|InErrs)|Ip_Forwarding|Ip(6|Ext)_(InOctets|OutOctets)|Icmp6?_(InMsgs|OutMsgs)"
         "|TcpExt_(Listen.*|Syncookies.*|TCPSynRetrans|TCPTimeouts)"

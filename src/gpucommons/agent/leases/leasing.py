@@ -54,7 +54,7 @@ def check_lease_quotas(settings: Settings) -> None:
     """Raises ConfigError, one line for each quota with a mistake."""
     mistakes = Mistakes()
     for name, row in settings.lease_quotas.items():
-        with mistakes.collected():
+        with mistakes.collect():
             _check_quota(name, row, settings.ledger.enabled, settings.leases.mps)
     mistakes.raise_any()
 

@@ -63,7 +63,7 @@ def check_rules(settings: Settings) -> None:
     """Raises ConfigError, one line for each rule with a wrong value."""
     mistakes = Mistakes()
     for name, section in settings.sharing_quotas.items():
-        with mistakes.collected():
+        with mistakes.collect():
             _values(name, section)
     mistakes.raise_any()
 
