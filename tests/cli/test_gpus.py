@@ -11,7 +11,7 @@ from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process
 from gpucommons.cli.gpus_view import gpu_lines, missing
 from gpucommons.cli.one_sample import api_document, take_sample
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 from gpucommons.model.gpu import GpuReading
 from gpucommons.model.snapshot import Readings
 from gpucommons.simulation.lab_gpus import LabGpus
@@ -62,9 +62,9 @@ def test_the_json_is_the_answer_of_the_api() -> None:
     _, snapshot = take_sample(None, "lab", None)
     played = Played()
     played.show(snapshot)
-    assert json.loads(indented(api_document(snapshot, "gpus"))) == played.get("gpus")
+    assert json.loads(indent(api_document(snapshot, "gpus"))) == played.get("gpus")
     # The timeline of the turns is the history of a running agent.
-    printed, served = json.loads(indented(api_document(snapshot, "snapshot"))), played.get("snapshot")
+    printed, served = json.loads(indent(api_document(snapshot, "snapshot"))), played.get("snapshot")
     assert {**printed, "turns": None} == {**served, "turns": None}
 
 

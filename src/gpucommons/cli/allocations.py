@@ -14,7 +14,7 @@ from gpucommons.cli.output import Line, plain_line, show, show_line, show_lines,
 from gpucommons.cli.reader import Reader, hidden_note, reading
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, exact_table, wrap_lines
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 _HEADER = (
     "slot",
@@ -70,7 +70,7 @@ def allocations(
     """List the holders of each GPU now: held (stopped), running or active, and whether it was allocated."""
     document = reader.get("allocations", {"user": user})
     if as_json or format is Format.JSON:
-        show(indented(document))
+        show(indent(document))
         return
     slots = reader.get("slots")
     if slots["slots"] is None:

@@ -25,7 +25,7 @@ from gpucommons.cli.output import show, show_error, show_line
 from gpucommons.config.load import LoadedSettings, as_toml, attribute, free_sections, keys, keys_of, load
 from gpucommons.config.option import ConfigError, Mistakes
 from gpucommons.config.settings import Settings
-from gpucommons.faces.documents.values import Json, indented
+from gpucommons.faces.documents.values import Json, indent
 
 # The ends of settings that name a file or a directory that is read, and settings that name a file of the agent's own.
 _FILES = ("_file", "tls_certificate", "tls_key")
@@ -75,7 +75,7 @@ def check_config(
         mistakes = (error, *error.more)
         if as_json:
             problems: list[Json] = [{"line": each.line, "message": str(each)} for each in mistakes]
-            show(indented(_document(file, problems, [], None)))
+            show(indent(_document(file, problems, [], None)))
         for each in mistakes[:-1]:
             show_error(printable(f"gpucommons: {each}"))
         raise mistakes[-1] from None
@@ -87,7 +87,7 @@ def check_config(
     for warning in warnings:
         show_error(printable(f"warning: {warning}"))
     if as_json:
-        show(indented(_document(file, [], warnings, {each.path: _row(each) for each in values})))
+        show(indent(_document(file, [], warnings, {each.path: _row(each) for each in values})))
         return
     changed = [each for each in values if each.origin != "default"]
     _show_table(values if every else changed)
@@ -199,7 +199,7 @@ def _send_test(settings: Settings, to: str | None, as_json: bool) -> None:
             "no channel is configured: set mail.server, webhook.url or webhook.url_file, or a receiver of [stack]"
         )
     if as_json:
-        show(indented({"channels": results}))
+        show(indent({"channels": results}))
     if any(isinstance(row, dict) and not row["delivered"] for row in results.values()):
         raise typer.Exit(1)
 

@@ -19,7 +19,7 @@ from gpucommons.cli.output import Line, Span, plain_line, show, show_line, show_
 from gpucommons.cli.reader import Reader, hidden_note, readable_file, reading
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrap_lines
-from gpucommons.faces.documents.values import indented, one_line
+from gpucommons.faces.documents.values import indent, one_line
 
 _POLL_S = 0.5
 # The agent has new events once per snapshot.
@@ -82,7 +82,7 @@ def events(
     elif len(document["events"]) == _MAX:
         say(f"these are the newest {_MAX} events that match: the agent keeps no more in memory")
     if format is Format.JSON:
-        show(indented(document))
+        show(indent(document))
         return
     ordered = list(reversed(document["events"].values()))
     if format is not Format.TABLE:

@@ -17,7 +17,7 @@ from gpucommons.cli.options import load_settings
 from gpucommons.cli.output import Line, Span, show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, hidden_note
 from gpucommons.cli.text_table import Format, TextTable, exact_table
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 if TYPE_CHECKING:
     from gpucommons.faces.fleet.reader import FleetSource
@@ -57,7 +57,7 @@ def show_fleet(reader: Reader, prometheus: str | None, format: Format) -> None:
     document = _document(reader, prometheus)
     fleet = document["fleet"]
     if format is Format.JSON:
-        show(indented(document))
+        show(indent(document))
     elif not fleet["nodes"]:
         raise NotFound("no node of gpucommons in Prometheus: let it scrape /metrics of the agents")
     elif format is not Format.TABLE:
@@ -76,7 +76,7 @@ def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, f
     fleet = document["fleet"]
     free = [slot for slot in fleet["slots"] if slot["state"] == "free" and has_memory(slot, needed_bytes)]
     if format is Format.JSON:
-        show(indented({**document, "fleet": {**fleet, "slots": free}}))
+        show(indent({**document, "fleet": {**fleet, "slots": free}}))
         raise typer.Exit(0 if free else NotFound.status)
     if not free:
         small = " with enough memory" if needed_bytes else ""
@@ -102,7 +102,7 @@ def show_fleet_counts(reader: Reader, prometheus: str | None, command: str, as_j
     fleet = _document(reader, prometheus)["fleet"]
     counts = {instance: _counts(node, fleet["slots"], instance) for instance, node in fleet["nodes"].items()}
     if as_json:
-        show(indented({"time_unix_s": fleet["time_unix_s"], "nodes": counts}))
+        show(indent({"time_unix_s": fleet["time_unix_s"], "nodes": counts}))
         return
     rows = [
         [counted["node"], *("-" if counted[name] is None else str(counted[name]) for name in _COUNTS)]

@@ -17,7 +17,7 @@ from gpucommons.cli.options import AsJson, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.text_table import Format, TextTable, exact_table
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 _HEADER = ("slot", "uuid", "profile", "memory", "free since")
 _EXACT = ("slot", "uuid", "profile", "memory_total_bytes", "memory_free_bytes", "since_unix_s")
@@ -67,7 +67,7 @@ def free(
         raise CommandError(missing(reader.get("snapshot")))
     chosen = {uuid: slot for uuid, slot in slots.items() if slot["state"] == "free" and has_memory(slot, needed)}
     if as_json:
-        show(indented({**document, "slots": chosen}))
+        show(indent({**document, "slots": chosen}))
         raise typer.Exit(0 if chosen else NotFound.status)
     if not chosen:
         if export:

@@ -10,7 +10,7 @@ from gpucommons.cli.options import AsJson, TableFormat
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.text_table import Format
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 # Kinds of problems that leave a GPU of the node without an answer.
 _NOT_ANSWERING = ("driver", "gpu_missing", "gpu_lost")
@@ -34,7 +34,7 @@ def gpus(
     document = reader.get("gpus")
     found = reader.get("problems")
     if as_json:
-        show(indented(document))
+        show(indent(document))
     elif document["gpus"] is None:
         show_line(missing(reader.get("snapshot")))
         show_lines(problem_lines(found["problems"], terminal_width()))

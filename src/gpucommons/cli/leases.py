@@ -23,7 +23,7 @@ from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, reading
 from gpucommons.config.runtime_directory import lease_sockets
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 from gpucommons.leases.protocol import LeaseServiceGone, answer_of
 
 # One request to the agent about leases, and its answer.
@@ -124,7 +124,7 @@ def queue(
         return
     document = _queue(reader)
     if as_json:
-        show(indented(document))
+        show(indent(document))
     else:
         show_lines(queue_lines(document, time.time(), terminal_width()))
 
@@ -150,7 +150,7 @@ def cancel(
 ) -> None:
     """End a lease, whose command then gets SIGTERM, or take a request out of the queue: your own, as root any."""
     answer = str(ask(config, {"request": "cancel", "id": id}))
-    show(indented({"cancelled": id, "answer": answer}) if as_json else printable_lines([answer]))
+    show(indent({"cancelled": id, "answer": answer}) if as_json else printable_lines([answer]))
 
 
 # `gpucommons reserve`: keep GPUs for a time to come.
@@ -184,7 +184,7 @@ def reserve(
     if as_json:
         # The names of a reservation in the document of /api/v1/queue.
         reserved = {name: made[name] for name in ("id", "gpus", "slots")}
-        show(indented({**reserved, "from_unix_s": begins_s, "until_unix_s": ends_s}))
+        show(indent({**reserved, "from_unix_s": begins_s, "until_unix_s": ends_s}))
         return
     slots = ", ".join(made["slots"])
     show_line(
@@ -210,7 +210,7 @@ def reservations(
         return
     document = _queue(reader)
     if as_json:
-        show(indented(document["reservations"]))
+        show(indent(document["reservations"]))
     else:
         show_lines(reservation_lines(document, terminal_width()))
 
@@ -225,4 +225,4 @@ def unreserve(
 ) -> None:
     """Remove a reservation: your own, as root any."""
     answer = str(ask(config, {"request": "unreserve", "id": id}))
-    show(indented({"removed": id, "answer": answer}) if as_json else printable_lines([answer]))
+    show(indent({"removed": id, "answer": answer}) if as_json else printable_lines([answer]))

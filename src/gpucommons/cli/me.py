@@ -17,7 +17,7 @@ from gpucommons.cli.reader import Reader, reading
 from gpucommons.cli.scheduler_view import behind, explanation, room_lines, seconds
 from gpucommons.cli.text_table import TextTable, wrap_lines
 from gpucommons.cli.why import own_clients, user_name
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 _HEADER = ("slot", "workload", "kind", "state", "sm", "memory", "power", "idle for")
 _NUMBERS = frozenset({4, 5, 6, 7})
@@ -40,7 +40,7 @@ def me(
         return
     document, waits = gather(reader, user_name(os.getuid()), os.getuid())
     if as_json:
-        show(indented(document))
+        show(indent(document))
     else:
         show_lines(_lines(document["me"], waits, terminal_width()))
 
@@ -99,7 +99,7 @@ def _show_messages(reader: Reader, user: str, as_json: bool) -> None:
     if document is None:
         raise CommandError(f"{reader.why}: start the agent with 'gpucommons up', or name one with --connect")
     if as_json:
-        show(indented(document))
+        show(indent(document))
         return
     lines = [message_line(message) for message in (document["messages"] or {}).values() if not message["over"]]
     show_lines(map(plain_line, wrap_lines(iter(lines), terminal_width())))

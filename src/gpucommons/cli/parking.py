@@ -31,7 +31,7 @@ from gpucommons.cli.scheduler import SocketPath, read_turns, send
 from gpucommons.cli.scheduler_view import arrival_line
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import TextTable, wrap_lines
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 # The text of `gpucommons park`, `wake` and `parked`: the table, the line of progress, the outcome. Pure.
 #
@@ -159,7 +159,7 @@ def carry_out(
     follows = bool(keys) and not no_wait
     events = _follow(order, keys, begun_s, config, socket_path) if follows else {}
     if as_json:
-        show(indented(order_document(answer, events)))
+        show(indent(order_document(answer, events)))
     elif follows:
         show(printable_lines(outcome_line(event) for event in events.values()))
     elif not answer["refused"]:
@@ -245,6 +245,6 @@ def parked(
         return
     parking = _parking_of(read_turns(reader, socket_path)["turns"])
     if as_json:
-        show(indented({"parking": parking}))
+        show(indent({"parking": parking}))
     else:
         show_lines(table_lines(parking, time.time(), terminal_width()))

@@ -26,7 +26,7 @@ from gpucommons.cli.reader import Reader, hidden_note, readable_file, reading
 from gpucommons.cli.suggestions import users
 from gpucommons.cli.text_table import Format, TextTable, wrap_lines
 from gpucommons.cli.why import processes_of
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 from gpucommons.model.words import By
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def report(
     else:
         document = _node_report(reader, since, month, by, user, prometheus)
     if as_json or format is Format.JSON:
-        show(indented(document))
+        show(indent(document))
         return
     if document["accounts"] is None:
         raise CommandError(f"accounts of other owners are {document['hidden']['sentence']}")
@@ -175,7 +175,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
         why = f", or it is another user's, which are {hidden['sentence']}" if hidden else ""
         raise NotFound(f"no job {id!r} in the ledger{why}: 'gpucommons report --by job' lists the jobs")
     if as_json:
-        show(indented(document))
+        show(indent(document))
     else:
         lines = [*job_lines(job), *_limit_lines(limits), *node_lines(nodes)]
         show(printable_lines(wrap_lines(lines, terminal_width())))

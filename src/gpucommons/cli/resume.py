@@ -13,7 +13,7 @@ from gpucommons.base.text import printable_lines
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show
-from gpucommons.faces.documents.values import Json, indented
+from gpucommons.faces.documents.values import Json, indent
 from gpucommons.pauser import cuda, release
 from gpucommons.pauser.arrivals import DEVICE_FILES, cuda_users
 from gpucommons.pauser.backend import Failure, PauseBackend, State
@@ -69,7 +69,7 @@ def resume(
         leftovers.append(_resume_one(pid, backends))
     if isinstance(driver, Failure) and any(not left.is_resumed for left in leftovers):
         notes.append(driver.meaning)
-    show(indented(_document(leftovers, notes)) if as_json else printable_lines(_lines(leftovers, notes)))
+    show(indent(_document(leftovers, notes)) if as_json else printable_lines(_lines(leftovers, notes)))
     if any(not left.is_resumed for left in leftovers):
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from gpucommons.cli.one_sample import api_document, take_sample
 from gpucommons.cli.options import AsJson, ConfigFile, Procfs, Simulate
 from gpucommons.cli.output import show, show_data
 from gpucommons.faces.dialects.all import DIALECTS
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 
 class SampleFormat(StrEnum):
@@ -44,7 +44,7 @@ def sample(
         raise CommandError(f"--dialect: unknown dialect {dialect!r}; use one of {_DIALECTS}")
     agent, snapshot = take_sample(config, simulate, procfs)
     if as_json or format is SampleFormat.JSON:
-        show(indented(api_document(snapshot, "snapshot")))
+        show(indent(api_document(snapshot, "snapshot")))
     else:
         body, _ = agent.exposition.metrics(dialect, openmetrics=format is SampleFormat.OPENMETRICS, gzip=False)
         show_data(body.decode())

@@ -24,7 +24,7 @@ from gpucommons.cli.scheduler_view import explanations, status_lines, turns_of_t
 from gpucommons.cli.suggestions import clients
 from gpucommons.cli.text_table import wrap_lines
 from gpucommons.config.runtime_directory import control_path, control_sockets, own_control_socket
-from gpucommons.faces.documents.values import indented, one_line
+from gpucommons.faces.documents.values import indent, one_line
 from gpucommons.model.words import SharingClass
 
 app = command_group(
@@ -100,7 +100,7 @@ def _no_answer(path: Path, error: Exception) -> AgentUnreachable:
 
 def _show_answer(answer: str, as_json: bool, **ordered: str | float | None) -> None:
     """`ordered` is what was ordered, with the names of the document of turns; null: left as it was, or removed."""
-    show(indented({**ordered, "answer": answer}) if as_json else printable_lines([answer]))
+    show(indent({**ordered, "answer": answer}) if as_json else printable_lines([answer]))
 
 
 def read_turns(reader: Reader, socket_path: str | None) -> Document:
@@ -133,7 +133,7 @@ def status(
             # One document in each line, as `events --follow` prints events.
             show_line(one_line(document))
         elif as_json:
-            show(indented(document))
+            show(indent(document))
         else:
             if watch:
                 clear_screen()
@@ -232,6 +232,6 @@ def explain(
     if not lines:
         raise NotFound(f"no client or pod {target!r}: see 'gpucommons scheduler status'")
     if as_json:
-        show(indented({**document, "turns": turns_of_target(turns, target)}))
+        show(indent({**document, "turns": turns_of_target(turns, target)}))
     else:
         show(printable_lines(wrap_lines(lines, terminal_width())))

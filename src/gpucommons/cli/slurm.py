@@ -23,7 +23,7 @@ from gpucommons.cli.fleet import PrometheusUrl
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import show, show_data, show_line
 from gpucommons.cli.reader import Reader
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 from gpucommons.slurm import hooks
 from gpucommons.slurm.jobs import SlurmError, ask_slurm
 
@@ -158,7 +158,7 @@ def targets(
         groups = targets_of(ask_slurm(LIST_NODES), port, gpus_only=not every_node)
     except SlurmError as error:
         raise CommandError(str(error)) from error
-    show(indented(groups))
+    show(indent(groups))
 
 
 @app.command(name="config")

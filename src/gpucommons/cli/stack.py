@@ -18,7 +18,7 @@ from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import Span, clear_live, has_live_line, show, show_error, show_line, show_lines, show_live
 from gpucommons.cli.text_table import state_colour
 from gpucommons.config.stack import StackSettings
-from gpucommons.faces.documents.values import Json, indented
+from gpucommons.faces.documents.values import Json, indent
 from gpucommons.stack.check import ConfigProblem, StackError
 from gpucommons.stack.compose import ComposeEngine
 from gpucommons.stack.engine import choose
@@ -154,7 +154,7 @@ def check(
             rows: Json = [
                 {"file": problem.file, "line": problem.line, "message": problem.message} for problem in problems
             ]
-            show(indented({"engine": chosen.name, "valid": not problems, "problems": rows}))
+            show(indent({"engine": chosen.name, "valid": not problems, "problems": rows}))
         _require_valid(problems)
         if not as_json:
             _show(f"the configuration is valid ({chosen.name} engine)")
@@ -171,7 +171,7 @@ def status(
     with _stack(config, engine, data_dir) as chosen:
         healths = chosen.status()
     if as_json:
-        show(indented(_document(chosen, healths)))
+        show(indent(_document(chosen, healths)))
     else:
         _show(f"engine: {chosen.name}")
         _print_states(healths)
@@ -228,14 +228,14 @@ def _require_valid(problems: Sequence[ConfigProblem]) -> None:
 def _report(engine: LocalEngine | ComposeEngine, as_json: bool) -> None:
     """The document of `status` with --json; the engine itself prints the text."""
     if as_json:
-        show(indented(_document(engine, engine.status())))
+        show(indent(_document(engine, engine.status())))
 
 
 def _report_start(engine: LocalEngine | ComposeEngine, as_json: bool) -> None:
     """Waits for the services, then prints how many targets are up, or the document of `status`."""
     healths = _wait_until_ready(engine)
     if as_json:
-        show(indented(_document(engine, healths)))
+        show(indent(_document(engine, healths)))
         return
     for health in healths:
         if health.service == "targets":

@@ -13,7 +13,7 @@ from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, show_error, show_line
 from gpucommons.cli.suggestions import gpus
-from gpucommons.faces.documents.values import indented, rounded
+from gpucommons.faces.documents.values import indent, round_value
 from gpucommons.stress import backends
 from gpucommons.stress.backends import BackendMissing
 from gpucommons.stress.loop import Meter, NoGpu, Summary, UtilizationController, Worker, open_meter
@@ -61,9 +61,9 @@ def stress(
             "target_ratio": target_util / 100,
             "stopped": summary is None,
             "elapsed_s": None if summary is None else round(summary.elapsed_s, 1),
-            "utilization_ratio": None if summary is None else rounded(summary.mean, 4),
+            "utilization_ratio": None if summary is None else round_value(summary.mean, 4),
         }
-        show(indented(document))
+        show(indent(document))
     elif summary is None:
         show_line(printable("stopped"))
     else:

@@ -14,7 +14,7 @@ from gpucommons.cli.reader import Reader, hidden_note, reading
 from gpucommons.cli.scheduler_view import parked_lines
 from gpucommons.cli.suggestions import gpus, pids, users
 from gpucommons.cli.text_table import Format, TextTable, exact_table, wrap_lines
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 
 # The text of `gpucommons who`, from the API's documents. Pure.
 #
@@ -252,7 +252,7 @@ def who(
     if user is not None and (reading is None or not reading["processes"]):
         raise NotFound(f"no user {user!r} on a GPU{hidden}; `gpucommons who` lists the users that are")
     if as_json or format is Format.JSON:
-        show(indented(document))
+        show(indent(document))
     elif reading is None:
         show_line(missing(reader.get("snapshot")))
     elif format is not Format.TABLE:

@@ -18,7 +18,7 @@ from gpucommons.cli.scheduler import read_turns
 from gpucommons.cli.scheduler_view import behind, explanation, find_clients, kept_lines, room_lines
 from gpucommons.cli.suggestions import pids
 from gpucommons.cli.text_table import wrap_lines
-from gpucommons.faces.documents.values import indented
+from gpucommons.faces.documents.values import indent
 from gpucommons.model.words import NO_POD
 
 # What is known of turns where no scheduler runs.
@@ -71,7 +71,7 @@ def why(
         )
         envelope = {name: value for name, value in document.items() if name not in ("turns", "queue")}
         others = {key: {**row, "paused_for_lease": paused.get(row["pid"])} for key, row in unscheduled.items()}
-        show(indented({**envelope, "why": by_id, "requests": waiting, "unscheduled": others, "parking": rooms}))
+        show(indent({**envelope, "why": by_id, "requests": waiting, "unscheduled": others, "parking": rooms}))
         return
     now_s = document["time_unix_s"] if queued is None else queued["time_unix_s"]
     lines = [request_line(queue, id, now_s) for id in requests] if queue else []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demo_node import DemoNode
-from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, MAX_GPUS, NODE, SERIES, History, folded
+from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, MAX_GPUS, NODE, SERIES, History, fold_values
 from gpucommons.model.host import CpuReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from played import snapshot_of
@@ -170,5 +170,5 @@ def test_a_moment_is_always_averaged_with_the_same_neighbours() -> None:
 
 def test_folding_averages_the_known_values() -> None:
     nan = math.nan
-    assert same(folded([1, 3, nan, 5, nan, nan], 2), [2, 5, nan])
-    assert folded([1, 2], 1) == [1, 2]
+    assert same(fold_values([1, 3, nan, 5, nan, nan], 2), [2, 5, nan])
+    assert fold_values([1, 2], 1) == [1, 2]

@@ -6,7 +6,7 @@ DS01 manages containers on a shared GPU server. The agent reads its state, its e
 from collections.abc import Iterable, Iterator
 
 from gpucommons.faces.dialects.dialect import Dialect
-from gpucommons.faces.exposition.families import Family, Point, counter, gauge, summed
+from gpucommons.faces.exposition.families import Family, Point, counter, gauge, sum_points
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
     Access,
@@ -76,9 +76,11 @@ def collect_gpus(snapshot: Snapshot) -> Iterator[Family]:
         return
     yield GPU_SLOT.of((_gpu_slot(info), 1) for info in reading.slots if not info.mig_enabled)
     held = [allocation for allocation in reading.allocations if not allocation.is_access_only]
-    yield ALLOCATED.of((labels, 1) for labels in dict.fromkeys(map(_allocated, held)))
+    yield ALLOCATED.of((labels, 1) for labels in dict.fromkeys(map(_allocation_labels, held)))
     sized = ((allocation, allocation.equivalents) for allocation in held)
-    yield GPU_EQUIVALENTS.of(summed((_equivalents(allocation), size) for allocation, size in sized if size is not None))
+    yield GPU_EQUIVALENTS.of(
+        sum_points((_equivalents(allocation), size) for allocation, size in sized if size is not None)
+    )
 
 
 def _gpu_slot(info: SlotInfo) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ def _gpu_slot(info: SlotInfo) -> tuple[str, ...]:
     return index, index, info.slot.gpu_uuid, "false"
 
 
-def _allocated(allocation: Allocation) -> tuple[str, ...]:
+def _allocation_labels(allocation: Allocation) -> tuple[str, ...]:
     return (
         allocation.slot.name,
         allocation.workload,
@@ -156,7 +158,7 @@ def collect_containers(snapshot: Snapshot) -> Iterator[Family]:
             (("running" if container.running else "stopped", container.interface), 1.0)
             for container in reading.containers
         )
-        yield CONTAINERS_CONTAINERS.of(summed([*none, *counted]))
+        yield CONTAINERS_CONTAINERS.of(sum_points([*none, *counted]))
 
 
 def containers_reading(snapshot: Snapshot) -> AllocationReading | None:
@@ -256,10 +258,12 @@ USERS_CATALOGUE = (MIG, GPUS, USER_EQUIVALENTS, USER_CONTAINERS, GROUP, CPU, MEM
 
 def collect_users(snapshot: Snapshot) -> Iterator[Family]:
     if (allocations := snapshot.readings.allocations) is not None:
-        yield from _held(allocations)
+        yield from _collect_held(allocations)
     if (reading := containers_reading(snapshot)) is not None:
         yield USER_CONTAINERS.of(
-            summed(((container.user,), int(container.has_gpu)) for container in reading.containers if container.user)
+            sum_points(
+                ((container.user,), int(container.has_gpu)) for container in reading.containers if container.user
+            )
         )
     users = snapshot.readings.users
     if users is None:
@@ -270,7 +274,7 @@ def collect_users(snapshot: Snapshot) -> Iterator[Family]:
     yield MEMORY.of((labels, slice.memory_bytes) for labels, slice in slices if slice.memory_bytes is not None)
 
 
-def _held(reading: AllocationReading) -> Iterator[Family]:
+def _collect_held(reading: AllocationReading) -> Iterator[Family]:
     held = [
         (account_name(allocation.account), allocation)
         for allocation in reading.allocations
@@ -280,12 +284,12 @@ def _held(reading: AllocationReading) -> Iterator[Family]:
     nothing: list[Point] = [
         ((user,), 0) for user in sorted({container.user for container in reading.containers if container.user})
     ]
-    yield MIG.of(summed([*nothing, *(((user,), allocation.share / WHOLE_SHARE) for user, allocation in held)]))
+    yield MIG.of(sum_points([*nothing, *(((user,), allocation.share / WHOLE_SHARE) for user, allocation in held)]))
     slots = {(user, allocation.slot.uuid) for user, allocation in held}
-    yield GPUS.of(summed([*nothing, *(((user,), 1.0) for user, _ in sorted(slots))]))
+    yield GPUS.of(sum_points([*nothing, *(((user,), 1.0) for user, _ in sorted(slots))]))
     unknown = {(user,) for user, allocation in held if allocation.equivalents is None}
     sizes = [((user,), size) for user, allocation in held if (size := allocation.equivalents) is not None]
-    yield USER_EQUIVALENTS.of(summed(point for point in (*nothing, *sizes) if point[0] not in unknown))
+    yield USER_EQUIVALENTS.of(sum_points(point for point in (*nothing, *sizes) if point[0] not in unknown))
 
 
 # ds01_group_members_total: the users of each group.

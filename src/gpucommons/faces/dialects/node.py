@@ -20,7 +20,7 @@ RSS = gauge("cpu_process_rss_bytes", "Resident memory of a process in bytes.", "
 CPU_CATALOGUE = (LOAD_1M, CPU_SECONDS, RSS)
 
 
-def shown(table: ProcessTable, gpus: GpuReading | None) -> list[ProcessRow]:
+def choose_processes(table: ProcessTable, gpus: GpuReading | None) -> list[ProcessRow]:
     """The busiest processes and every GPU process, if they still run with the same start time."""
     on_gpus = (p.key for gpu in gpus.present_gpus() for p in gpu.processes or ()) if gpus is not None else ()
     keys = dict.fromkeys([*table.busiest, *(key for key in on_gpus if key is not None)])
@@ -34,7 +34,7 @@ def collect_cpu(snapshot: Snapshot) -> Iterator[Family]:
         yield LOAD_1M.value(cpu.load_1m)
     if table is None:
         return
-    rows = [((str(row.key.pid), row.name), row) for row in shown(table, snapshot.readings.gpus)]
+    rows = [((str(row.key.pid), row.name), row) for row in choose_processes(table, snapshot.readings.gpus)]
     yield CPU_SECONDS.of((labels, row.cpu_seconds) for labels, row in rows)
     yield RSS.of((labels, row.rss_bytes) for labels, row in rows)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gpucommons.faces.dialects.dialect import Dialect
 from gpucommons.faces.dialects.series import OVERFLOW, pid_label, processes_beyond_limit
-from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge, summed
+from gpucommons.faces.exposition.families import Family, Metric, Point, counter, gauge, sum_points
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.snapshot import Snapshot
@@ -309,7 +309,7 @@ CATALOGUE = (
 )
 
 
-def normalized_uuid(uuid: str) -> str:
+def normalize_uuid(uuid: str) -> str:
     """As in the exporter's labels: lower case, without GPU- or MIG-."""
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
@@ -319,8 +319,8 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     reading = snapshot.readings.gpus
     if reading is None:
         return
-    yield from _xids([(normalized_uuid(gpu.identity.uuid), gpu) for gpu in reading.gpus])
-    gpus = [(normalized_uuid(gpu.identity.uuid), gpu) for gpu in reading.present_gpus()]
+    yield from _xids([(normalize_uuid(gpu.identity.uuid), gpu) for gpu in reading.gpus])
+    gpus = [(normalize_uuid(gpu.identity.uuid), gpu) for gpu in reading.present_gpus()]
     for metric, read in (*FIELDS, (PCIE_TX, _pcie_tx), (PCIE_RX, _pcie_rx), (ENERGY, _joules)):
         yield metric.of(((uuid,), value) for uuid, gpu in gpus if (value := read(gpu)) is not None)
     yield COUNT.of(((uuid,), len(gpus)) for uuid, _ in gpus)
@@ -395,7 +395,7 @@ def _mig(gpus: list[tuple[str, Gpu]]) -> Iterator[Family]:
         (
             (
                 uuid,
-                normalized_uuid(instance.uuid),
+                normalize_uuid(instance.uuid),
                 str(instance.gpu_instance_id),
                 str(instance.compute_instance_id),
                 instance.profile,
@@ -439,7 +439,7 @@ def _apps(gpus: list[tuple[str, Gpu]], snapshot: Snapshot) -> Iterator[Family]:
         ]
     yield APP_INFO.of((labels, 1) for labels in dict.fromkeys(labels for labels, _ in rows))
     yield APP_MEMORY.of(
-        summed(
+        sum_points(
             (labels, used)
             for labels, process in rows
             if (used := _whole_mebibytes(process.used_memory_bytes)) is not None

@@ -163,7 +163,7 @@ def _pods(readings: Readings, attribution: Attribution, has_namespace: bool) -> 
                 unseen.add(uuid)
             name = _PodName(pod.name or pod.uid, pod.namespace if has_namespace else "")
             pods.setdefault(name, {}).setdefault(uuid, _PodOnGpu(gpus[uuid])).add(share)
-    for name, place_uuid, instance_id in _allocated(readings, has_namespace):
+    for name, place_uuid, instance_id in _find_allocated(readings, has_namespace):
         row = pods.setdefault(name, {}).setdefault(place_uuid, _PodOnGpu(gpus[place_uuid]))
         row.devices += 1
         row.instances.add(instance_id)
@@ -175,7 +175,7 @@ def _pods(readings: Readings, attribution: Attribution, has_namespace: bool) -> 
     return pods
 
 
-def _allocated(readings: Readings, has_namespace: bool) -> Iterator[tuple[_PodName, str, int | None]]:
+def _find_allocated(readings: Readings, has_namespace: bool) -> Iterator[tuple[_PodName, str, int | None]]:
     """The GPU and the GPU instance of each device that the kubelet has allocated to a pod that has not ended."""
     if readings.gpus is None or readings.pod_devices is None:
         return

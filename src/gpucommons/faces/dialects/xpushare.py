@@ -16,11 +16,11 @@ SAMPLER_UP = gauge("xpushare_gpu_sampler_up", "State of the library that reads t
 SAMPLER_BACKEND = gauge("xpushare_gpu_sampler_backend_info", "Library that reads the GPUs; always 1.", "backend")
 
 
-def _renamed(metric: Metric) -> Metric:
+def _rename(metric: Metric) -> Metric:
     return replace(metric, name=f"xpushare_{metric.name.removeprefix('nvshare_')}")
 
 
-_RENAMED = {metric: _renamed(metric) for metric in NVSHARE.catalogue}
+_RENAMED = {metric: _rename(metric) for metric in NVSHARE.catalogue}
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:

@@ -136,20 +136,20 @@ def rows(period: PeriodAccounts) -> dict[str, Row]:
     ordered = sorted(period.rows.items(), key=lambda row: (0 if by_day else -row[1].held_ns, row[0]))
     charges, prices = period.charges, period.prices
     return {
-        name: _SLOT_ROW.build(_billed(amounts, charges.get(name, NO_CHARGE), prices, times.get(name)))
+        name: _SLOT_ROW.build(_bill(amounts, charges.get(name, NO_CHARGE), prices, times.get(name)))
         for name, amounts in ordered
     }
 
 
 def total(period: PeriodAccounts) -> Row:
-    return _SLOT_ROW.build(_billed(period.total, period.total_charge, period.prices, period.total_time))
+    return _SLOT_ROW.build(_bill(period.total, period.total_charge, period.prices, period.total_time))
 
 
 def total_of(amounts: Amounts, charge: Charge, prices: Prices) -> Row:
-    return ROW.build(_billed(amounts, charge, prices))
+    return ROW.build(_bill(amounts, charge, prices))
 
 
-def _billed(amounts: Amounts, charge: Charge, prices: Prices, time: SlotTime | None = None) -> BilledRow:
+def _bill(amounts: Amounts, charge: Charge, prices: Prices, time: SlotTime | None = None) -> BilledRow:
     return BilledRow(amounts, cost_columns(amounts, charge, prices), time)
 
 

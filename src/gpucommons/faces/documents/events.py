@@ -10,11 +10,11 @@ from gpucommons.faces.documents.schema import (
     TEXT,
     Record,
     by_key,
-    described,
+    describe,
     one_of,
     or_null,
 )
-from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.values import Json, round_value
 from gpucommons.model.events import Alert, Event
 from gpucommons.model.idle import IdleMessage, IdleStep
 from gpucommons.model.snapshot import Snapshot
@@ -34,7 +34,7 @@ _ALERT = Record[Alert](
     name=(TEXT, lambda alert: alert.name),
     severity=(TEXT, lambda alert: alert.severity),
     state=(TEXT, lambda alert: alert.state),
-    since_unix_s=(NUMBER_OR_NULL, lambda alert: rounded(alert.starts_wall_s, 0)),
+    since_unix_s=(NUMBER_OR_NULL, lambda alert: round_value(alert.starts_wall_s, 0)),
     summary=(TEXT, lambda alert: alert.summary),
     labels=(by_key(TEXT, "label"), lambda alert: dict(alert.labels)),
 )
@@ -85,7 +85,7 @@ _MESSAGE = Record[IdleMessage](
     time_unix_s=(NUMBER, lambda message: round(message.wall_s, 3)),
     step=(one_of(*IdleStep), lambda message: message.step.value),
     text=(TEXT, lambda message: message.text),
-    over=(described(FLAG, "whether the idle period that it is about has ended"), lambda message: message.over),
+    over=(describe(FLAG, "whether the idle period that it is about has ended"), lambda message: message.over),
 )
 MESSAGES_SCHEMA = or_null(by_key(_MESSAGE.schema, "message id"))
 

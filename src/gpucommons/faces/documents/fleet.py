@@ -12,13 +12,13 @@ from gpucommons.faces.documents.schema import (
     Record,
     Schema,
     by_key,
-    described,
-    listed,
+    describe,
+    list_of,
     one_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.values import Json, round_value
 from gpucommons.faces.documents.view import HIDDEN
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
 from gpucommons.model.viewer import Viewer
@@ -31,63 +31,63 @@ SUMMARY = "slots of all nodes, from the Prometheus that scrapes them"
 _NODE = Record[FleetNode](
     name=(TEXT, lambda node: node.name),
     page_url=(
-        described(TEXT_OR_NULL, "address of its page; null where the labels give no safe one"),
+        describe(TEXT_OR_NULL, "address of its page; null where the labels give no safe one"),
         lambda node: node.page_url,
     ),
-    answers=(described(FLAG, "whether Prometheus can scrape it now"), lambda node: node.answers),
+    answers=(describe(FLAG, "whether Prometheus can scrape it now"), lambda node: node.answers),
     last_seen_unix_s=(
-        described(NUMBER_OR_NULL, "time of its last snapshot; null if more than an hour ago"),
-        lambda node: rounded(node.last_seen_wall_s, 0),
+        describe(NUMBER_OR_NULL, "time of its last snapshot; null if more than an hour ago"),
+        lambda node: round_value(node.last_seen_wall_s, 0),
     ),
-    simulated=(described(TEXT_OR_NULL, "the simulated scenario"), lambda node: node.simulated or None),
-    waiting=(described(INTEGER_OR_NULL, "requests that wait for a lease"), lambda node: node.waiting),
+    simulated=(describe(TEXT_OR_NULL, "the simulated scenario"), lambda node: node.simulated or None),
+    waiting=(describe(INTEGER_OR_NULL, "requests that wait for a lease"), lambda node: node.waiting),
     problems=(
-        described(by_key(INTEGER, "kind, as in /api/v1/problems"), "how many it has of each kind, the gravest first"),
+        describe(by_key(INTEGER, "kind, as in /api/v1/problems"), "how many it has of each kind, the gravest first"),
         lambda node: {kind: node.problems[kind] for kind in sorted(node.problems, key=problem_place)},
     ),
-    problem_sentence=(described(TEXT, "its problems in words; empty: none"), lambda node: problem_words(node.problems)),
+    problem_sentence=(describe(TEXT, "its problems in words; empty: none"), lambda node: problem_words(node.problems)),
 )
 _SLOT = Record[FleetSlot](
-    node=(described(TEXT, "the key of its node"), lambda slot: slot.node),
+    node=(describe(TEXT, "the key of its node"), lambda slot: slot.node),
     slot=(TEXT, lambda slot: slot.slot),
     uuid=(TEXT, lambda slot: slot.uuid),
     gpu_uuid=(TEXT, lambda slot: slot.gpu_uuid),
     gpu_index=(INTEGER_OR_NULL, lambda slot: slot.gpu_index),
-    model=(described(TEXT, "may be empty"), lambda slot: slot.model),
-    profile=(described(TEXT, "the profile of a MIG device; empty for a whole GPU"), lambda slot: slot.profile),
+    model=(describe(TEXT, "may be empty"), lambda slot: slot.model),
+    profile=(describe(TEXT, "the profile of a MIG device; empty for a whole GPU"), lambda slot: slot.profile),
     state=(
-        described(one_of(*FleetState), "as in /api/v1/slots; silent: its node does not answer"),
+        describe(one_of(*FleetState), "as in /api/v1/slots; silent: its node does not answer"),
         lambda slot: slot.state.value,
     ),
-    holders=(described(listed(TEXT), "billed names, the largest share first"), lambda slot: list(slot.holders)),
+    holders=(describe(list_of(TEXT), "billed names, the largest share first"), lambda slot: list(slot.holders)),
     hidden_holders=(
-        described(INTEGER, "holders that are hidden from this viewer"),
+        describe(INTEGER, "holders that are hidden from this viewer"),
         lambda slot: slot.hidden_holders,
     ),
-    since_unix_s=(NUMBER_OR_NULL, lambda slot: rounded(slot.since_wall_s, 0)),
-    idle_s=(NUMBER_OR_NULL, lambda slot: rounded(slot.idle_s, 0)),
-    utilization_ratio=(NUMBER_OR_NULL, lambda slot: rounded(slot.utilization_ratio, 3)),
+    since_unix_s=(NUMBER_OR_NULL, lambda slot: round_value(slot.since_wall_s, 0)),
+    idle_s=(NUMBER_OR_NULL, lambda slot: round_value(slot.idle_s, 0)),
+    utilization_ratio=(NUMBER_OR_NULL, lambda slot: round_value(slot.utilization_ratio, 3)),
     memory_total_bytes=(INTEGER_OR_NULL, lambda slot: slot.memory_total_bytes),
     memory_free_bytes=(INTEGER_OR_NULL, lambda slot: slot.memory_free_bytes),
-    waiting=(described(INTEGER, "clients that wait for a turn"), lambda slot: slot.waiting),
-    paused=(described(INTEGER, "programs that are paused until their turn"), lambda slot: slot.paused),
-    parked=(described(INTEGER, "programs whose GPU memory is in host memory"), lambda slot: slot.parked),
+    waiting=(describe(INTEGER, "clients that wait for a turn"), lambda slot: slot.waiting),
+    paused=(describe(INTEGER, "programs that are paused until their turn"), lambda slot: slot.paused),
+    parked=(describe(INTEGER, "programs whose GPU memory is in host memory"), lambda slot: slot.parked),
 )
 _FLEET = Record[FleetView](
-    time_unix_s=(described(NUMBER, "when Prometheus was queried"), lambda view: rounded(view.time_wall_s, 3)),
+    time_unix_s=(describe(NUMBER, "when Prometheus was queried"), lambda view: round_value(view.time_wall_s, 3)),
     summary=(SUMMARY_RECORD.schema, lambda view: SUMMARY_RECORD.build(fleet_summary(view))),
     nodes=(
         by_key(_NODE.schema, "instance, as Prometheus names the target"),
         lambda view: {node.instance: _NODE.build(node) for node in view.nodes},
     ),
     slots=(
-        described(listed(_SLOT.schema), "free slots first, then those that are held idle, the longest first"),
+        describe(list_of(_SLOT.schema), "free slots first, then those that are held idle, the longest first"),
         lambda view: [_SLOT.build(slot) for slot in view.slots],
     ),
 )
 SCHEMA: Schema = record(
     hidden=or_null(HIDDEN.schema),
-    fleet=described(or_null(_FLEET.schema), "null where fleet.prometheus_url is not set"),
+    fleet=describe(or_null(_FLEET.schema), "null where fleet.prometheus_url is not set"),
 )
 
 

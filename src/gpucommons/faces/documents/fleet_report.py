@@ -18,7 +18,7 @@ from gpucommons.faces.documents.schema import (
     Record,
     Schema,
     by_key,
-    described,
+    describe,
     one_of,
     or_null,
     record,
@@ -68,7 +68,7 @@ def _period_record(by: FleetBy) -> Record[_Report]:
         {
             "currency": (TEXT, lambda report: "".join(report.currencies) if len(report.currencies) == 1 else ABSENT),
             "cost_note": (
-                described(TEXT, "why there is no cost although nodes have prices"),
+                describe(TEXT, "why there is no cost although nodes have prices"),
                 lambda report: _cost_note(report) or ABSENT,
             ),
         },
@@ -76,14 +76,14 @@ def _period_record(by: FleetBy) -> Record[_Report]:
         since_unix_s=(INTEGER, lambda report: report.months[0].period.since_s),
         until_unix_s=(INTEGER, lambda report: report.months[-1].period.until_s),
         **{f"{by}s": (by_key(_ROW.schema, by.value), lambda report: _rows(report))},
-        total=(_ROW.schema, lambda report: _ROW.build(_billed(report.total, report.currencies))),
+        total=(_ROW.schema, lambda report: _ROW.build(_bill(report.total, report.currencies))),
     )
 
 
 _PERIODS = {by: _period_record(by) for by in FleetBy}
 SCHEMA: Schema = record(
     hidden=or_null(HIDDEN.schema),
-    accounts=described(
+    accounts=describe(
         or_null(by_key({"anyOf": [period.schema for period in _PERIODS.values()]}, "month, or the first and the last")),
         "null where fleet.prometheus_url is not set, or the viewer has no name",
     ),
@@ -110,7 +110,7 @@ async def document(by: FleetBy, names: Iterable[str], viewer: Viewer, read_month
     hidden = HIDDEN.build_or_null(find_fleet_accounts_hidden(viewer))
     if not viewer.sees_accounts and viewer.user is None:
         return {"hidden": hidden, "accounts": None}
-    months = tuple([_seen_by(await read_month(name), viewer) for name in names])
+    months = tuple([_redact(await read_month(name), viewer) for name in names])
     name = months[0].name if len(months) == 1 else f"{months[0].name} to {months[-1].name}"
     return {"hidden": hidden, "accounts": {name: _PERIODS[by].build(_report(by, months))}}
 
@@ -119,7 +119,7 @@ def no_fleet() -> Json:
     return {"hidden": None, "accounts": None}
 
 
-def _seen_by(use: FleetMonth, viewer: Viewer) -> FleetMonth:
+def _redact(use: FleetMonth, viewer: Viewer) -> FleetMonth:
     if viewer.sees_accounts:
         return use
     return use._replace(rows={key: billed for key, billed in use.rows.items() if key[0] == viewer.user})
@@ -138,10 +138,10 @@ def _rows(report: _Report) -> dict[str, Json]:
     """The greatest holder first, or the earliest month."""
     by_month = report.by is FleetBy.MONTH
     ordered = sorted(report.rows.items(), key=lambda row: (0 if by_month else -row[1].amounts.held_ns, row[0]))
-    return {name: _ROW.build(_billed(billed, report.currencies)) for name, billed in ordered}
+    return {name: _ROW.build(_bill(billed, report.currencies)) for name, billed in ordered}
 
 
-def _billed(billed: FleetBilled, currencies: tuple[str, ...]) -> BilledRow:
+def _bill(billed: FleetBilled, currencies: tuple[str, ...]) -> BilledRow:
     """Costs in several currencies have no sum."""
     costs: dict[str, float | None] = {}
     if len(currencies) == 1:

@@ -12,13 +12,13 @@ from gpucommons.faces.documents.schema import (
     TEXT_OR_NULL,
     Record,
     by_key,
-    described,
-    listed,
+    describe,
+    list_of,
     one_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json, percent_as_ratio, rounded
+from gpucommons.faces.documents.values import Json, percent_as_ratio, round_value
 from gpucommons.model.gpu import GpmReading, Gpu, GpuProcess, MigInstance, XidRecord
 from gpucommons.model.names import mig_slot_names
 from gpucommons.model.problems import HealthLevel
@@ -37,14 +37,14 @@ class _GpuAndHealth(NamedTuple):
 
 
 _ACTIVITY = Record[GpmReading](
-    graphics_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.graphics_ratio, 4)),
-    sm_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.sm_ratio, 4)),
-    sm_occupancy_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.sm_occupancy_ratio, 4)),
-    tensor_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.tensor_ratio, 4)),
-    fp64_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.fp64_ratio, 4)),
-    fp32_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.fp32_ratio, 4)),
-    fp16_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.fp16_ratio, 4)),
-    dram_ratio=(NUMBER_OR_NULL, lambda gpm: rounded(gpm.dram_ratio, 4)),
+    graphics_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.graphics_ratio, 4)),
+    sm_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.sm_ratio, 4)),
+    sm_occupancy_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.sm_occupancy_ratio, 4)),
+    tensor_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.tensor_ratio, 4)),
+    fp64_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.fp64_ratio, 4)),
+    fp32_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.fp32_ratio, 4)),
+    fp16_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.fp16_ratio, 4)),
+    dram_ratio=(NUMBER_OR_NULL, lambda gpm: round_value(gpm.dram_ratio, 4)),
 )
 _MIG = Record[_MigOfGpu](
     slot=(TEXT, lambda at: mig_slot_names(at.gpu)[at.mig.uuid]),
@@ -67,7 +67,7 @@ _XID = Record[XidRecord](
     watched=(FLAG, lambda xid: xid.watched),
     counts=(by_key(INTEGER, "XID code"), lambda xid: {str(code): count for code, count in xid.counts.items()}),
     last_code=(INTEGER_OR_NULL, lambda xid: xid.last_code),
-    last_unix_s=(NUMBER_OR_NULL, lambda xid: rounded(xid.last_wall_s, 3)),
+    last_unix_s=(NUMBER_OR_NULL, lambda xid: round_value(xid.last_wall_s, 3)),
 )
 _LEVEL = one_of(*(level.name.lower() for level in HealthLevel))
 _REASON = Record[HealthReason](
@@ -93,16 +93,16 @@ GPU = Record[_GpuAndHealth](
     health=(_HEALTH.schema, lambda at: _HEALTH.build(at.health)),
     utilization_ratio=(NUMBER_OR_NULL, lambda at: percent_as_ratio(at.gpu.readings.utilization_percent)),
     use_ratio=(
-        described(NUMBER_OR_NULL, "utilization_ratio; with MIG the activity of its instances, by their slices"),
-        lambda at: rounded(at.gpu.use_ratio, 4),
+        describe(NUMBER_OR_NULL, "utilization_ratio; with MIG the activity of its instances, by their slices"),
+        lambda at: round_value(at.gpu.use_ratio, 4),
     ),
     memory_utilization_ratio=(NUMBER_OR_NULL, lambda at: percent_as_ratio(at.gpu.readings.memory_utilization_percent)),
     memory_total_bytes=(INTEGER_OR_NULL, lambda at: at.gpu.readings.memory_total_bytes),
     memory_used_bytes=(INTEGER_OR_NULL, lambda at: at.gpu.readings.memory_used_bytes),
     memory_reserved_bytes=(INTEGER_OR_NULL, lambda at: at.gpu.readings.memory_reserved_bytes),
     memory_free_bytes=(INTEGER_OR_NULL, lambda at: at.gpu.readings.memory_free_bytes),
-    power_watts=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.readings.power_watts, 3)),
-    power_limit_watts=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.readings.power_limit_watts, 3)),
+    power_watts=(NUMBER_OR_NULL, lambda at: round_value(at.gpu.readings.power_watts, 3)),
+    power_limit_watts=(NUMBER_OR_NULL, lambda at: round_value(at.gpu.readings.power_limit_watts, 3)),
     energy_joules_total=(NUMBER_OR_NULL, lambda at: _joules(at.gpu.readings.energy_millijoules)),
     temperature_celsius=(INTEGER_OR_NULL, lambda at: at.gpu.readings.temperature_celsius),
     temperature_slowdown_celsius=(INTEGER_OR_NULL, lambda at: at.gpu.identity.temperature_slowdown_celsius),
@@ -113,10 +113,10 @@ GPU = Record[_GpuAndHealth](
     clock_memory_mhz=(INTEGER_OR_NULL, lambda at: at.gpu.readings.clock_memory_mhz),
     clock_memory_max_mhz=(INTEGER_OR_NULL, lambda at: at.gpu.identity.clock_memory_max_mhz),
     performance_state=(INTEGER_OR_NULL, lambda at: at.gpu.readings.performance_state),
-    pcie_tx_bytes_per_s=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.pcie_tx_bytes_per_s, 0)),
-    pcie_rx_bytes_per_s=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.pcie_rx_bytes_per_s, 0)),
+    pcie_tx_bytes_per_s=(NUMBER_OR_NULL, lambda at: round_value(at.gpu.pcie_tx_bytes_per_s, 0)),
+    pcie_rx_bytes_per_s=(NUMBER_OR_NULL, lambda at: round_value(at.gpu.pcie_rx_bytes_per_s, 0)),
     ecc_uncorrected_total=(INTEGER_OR_NULL, lambda at: at.gpu.readings.ecc_uncorrected_aggregate),
-    throttle_reasons=(or_null(listed(TEXT)), lambda at: _texts(at.gpu.readings.throttle_reasons)),
+    throttle_reasons=(or_null(list_of(TEXT)), lambda at: _texts(at.gpu.readings.throttle_reasons)),
     processes=(INTEGER_OR_NULL, lambda at: _process_count(at.gpu)),
     activity=(or_null(_ACTIVITY.schema), lambda at: _ACTIVITY.build_or_null(at.gpu.gpm)),
     mig_enabled=(or_null(FLAG), lambda at: at.gpu.mig_enabled),

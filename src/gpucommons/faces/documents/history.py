@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpucommons.faces.documents.parameters import BadParameter, Parameter, Value, text, whole, word
-from gpucommons.faces.documents.schema import INTEGER, NUMBER, Record, Schema, by_key, listed, one_of, or_null, record
-from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.faces.documents.schema import INTEGER, NUMBER, Record, Schema, by_key, list_of, one_of, or_null, record
+from gpucommons.faces.documents.values import Json, encode
 from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.faces.history.history import COARSE_SPAN_S, FINE_SPAN_S, NODE, NODE_SERIES, SERIES, History, Window
 from gpucommons.faces.history.prometheus import Prometheus
@@ -83,7 +83,7 @@ _HEAD = Record[_Answer](
 SCHEMA: Schema = record(
     **ENVELOPE,
     **{name: schema for name, (schema, _) in _HEAD.fields.items()},
-    values=by_key(listed(or_null(NUMBER)), "UUID of the GPU, or node"),
+    values=by_key(list_of(or_null(NUMBER)), "UUID of the GPU, or node"),
 )
 
 
@@ -129,7 +129,7 @@ async def _encode(head: Mapping[str, Json], window: Window, only_uuid: str | Non
         if only_uuid in (None, subject):
             columns.append(f"{json.dumps(subject)}:[{_numbers(values)}]")
             await asyncio.sleep(0)
-    return b'%s,"values":{%s}}' % (encoded(head)[:-1], ",".join(columns).encode())
+    return b'%s,"values":{%s}}' % (encode(head)[:-1], ",".join(columns).encode())
 
 
 def _numbers(values: Sequence[float]) -> str:

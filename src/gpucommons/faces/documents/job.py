@@ -19,11 +19,11 @@ from gpucommons.faces.documents.schema import (
     Record,
     Schema,
     by_key,
-    listed,
+    list_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.values import Json, round_value
 from gpucommons.faces.documents.view import ENVELOPE, View
 from gpucommons.model.accounts import NO_CHARGE, Amounts, Charge, JobUsage, Prices, sum_amounts
 from gpucommons.model.allocations import Slot
@@ -66,7 +66,7 @@ _SLOT = Record[_SlotOfJob](
 _JOB = Record[_Sums](
     {"currency": (TEXT, lambda sums: currency(sums.prices) or ABSENT)},
     id=(TEXT, lambda sums: sums.job.name),
-    users=(listed(TEXT), lambda sums: sorted({account_name(account) for _, account in sums.job.usage})),
+    users=(list_of(TEXT), lambda sums: sorted({account_name(account) for _, account in sums.job.usage})),
     first_unix_s=(INTEGER_OR_NULL, lambda sums: sums.job.figures.first_s if sums.job.figures else None),
     last_unix_s=(INTEGER_OR_NULL, lambda sums: sums.job.figures.last_s if sums.job.figures else None),
     waited_s=(NUMBER_OR_NULL, lambda sums: _waited_s(sums.job)),
@@ -76,12 +76,12 @@ _JOB = Record[_Sums](
     ),
     slots=(by_key(_SLOT.schema, "UUID of the slot"), lambda sums: _slots(sums)),
     total=(ROW.schema, lambda sums: total_of(sums.total, sums.charge, sums.prices)),
-    busy_ratio=(NUMBER_OR_NULL, lambda sums: rounded(_busy_ratio(sums.outcome), 4)),
+    busy_ratio=(NUMBER_OR_NULL, lambda sums: round_value(_busy_ratio(sums.outcome), 4)),
     peak_memory_bytes=(INTEGER_OR_NULL, lambda sums: sums.outcome.peak_bytes),
     asked_memory_bytes=(INTEGER_OR_NULL, lambda sums: sums.outcome.asked_bytes),
-    idle_cpu_ratio=(NUMBER_OR_NULL, lambda sums: rounded(sums.outcome.idle_cpu_ratio, 4)),
-    idle_disk_ratio=(NUMBER_OR_NULL, lambda sums: rounded(sums.outcome.idle_disk_ratio, 4)),
-    hints=(listed(TEXT), lambda sums: list(job_hints(sums.outcome))),
+    idle_cpu_ratio=(NUMBER_OR_NULL, lambda sums: round_value(sums.outcome.idle_cpu_ratio, 4)),
+    idle_disk_ratio=(NUMBER_OR_NULL, lambda sums: round_value(sums.outcome.idle_disk_ratio, 4)),
+    hints=(list_of(TEXT), lambda sums: list(job_hints(sums.outcome))),
     dashboard_url=(TEXT_OR_NULL, lambda sums: sums.dashboard_url),
 )
 JOB: Schema = _JOB.schema

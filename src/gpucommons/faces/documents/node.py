@@ -15,13 +15,13 @@ from gpucommons.faces.documents.schema import (
     TEXT_OR_NULL,
     Record,
     by_key,
-    described,
-    listed,
+    describe,
+    list_of,
     one_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.values import Json, round_value
 from gpucommons.model.host import CpuReading, MemoryReading, Pressure, PressureLine, PressureReading
 from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.snapshot import AgentReading, Snapshot, SourceState
@@ -32,34 +32,34 @@ from gpucommons.rules.summary import StateSummary, SummaryPart, Tone, summary_of
 # What is wrong on the node, gravest first, and the node's state in one sentence. Pure.
 
 _PROBLEM = Record[tuple[int, Problem]](
-    rank=(described(INTEGER, "1 is the gravest"), lambda at: at[0]),
+    rank=(describe(INTEGER, "1 is the gravest"), lambda at: at[0]),
     kind=(one_of(*ProblemKind), lambda at: at[1].kind.value),
     level=(one_of(*(level.name.lower() for level in HealthLevel)), lambda at: at[1].level.name.lower()),
-    sentence=(described(TEXT, "what is wrong"), lambda at: at[1].sentence),
-    remedy=(described(TEXT, "what to do"), lambda at: at[1].remedy),
+    sentence=(describe(TEXT, "what is wrong"), lambda at: at[1].sentence),
+    remedy=(describe(TEXT, "what to do"), lambda at: at[1].remedy),
     gpu_uuid=(TEXT_OR_NULL, lambda at: at[1].gpu_uuid),
     gpu_index=(INTEGER_OR_NULL, lambda at: at[1].gpu_index),
     since_unix_s=(
-        described(NUMBER_OR_NULL, "when it began; null if that is not known"),
-        lambda at: rounded(at[1].since_wall_s, 0),
+        describe(NUMBER_OR_NULL, "when it began; null if that is not known"),
+        lambda at: round_value(at[1].since_wall_s, 0),
     ),
 )
 _PART = Record[SummaryPart](
-    name=(described(TEXT, "lost, overheating, problems, free, held_idle, waiting and so on"), lambda part: part.name),
+    name=(describe(TEXT, "lost, overheating, problems, free, held_idle, waiting and so on"), lambda part: part.name),
     count=(INTEGER, lambda part: part.count),
     text=(TEXT, lambda part: part.text),
-    detail=(described(TEXT, "which GPUs, or the longest holder; may be empty"), lambda part: part.detail),
+    detail=(describe(TEXT, "which GPUs, or the longest holder; may be empty"), lambda part: part.detail),
     tone=(one_of(*Tone), lambda part: part.tone.value),
-    slots=(described(listed(TEXT), "names of the slots that it counts"), lambda part: list(part.slots)),
+    slots=(describe(list_of(TEXT), "names of the slots that it counts"), lambda part: list(part.slots)),
     lines=(
-        described(listed(TEXT), "each idle holder, each that waits and each lost GPU, with its time; may be empty"),
+        describe(list_of(TEXT), "each idle holder, each that waits and each lost GPU, with its time; may be empty"),
         lambda part: list(part.lines),
     ),
 )
 SUMMARY_RECORD = Record[StateSummary](
-    sentence=(described(TEXT, "the parts in one line"), lambda summary: summary.sentence),
+    sentence=(describe(TEXT, "the parts in one line"), lambda summary: summary.sentence),
     tone=(one_of(*Tone), lambda summary: summary.tone.value),
-    parts=(listed(_PART.schema), lambda summary: [_PART.build(part) for part in summary.parts]),
+    parts=(list_of(_PART.schema), lambda summary: [_PART.build(part) for part in summary.parts]),
 )
 PROBLEMS_SCHEMA = by_key(_PROBLEM.schema, "key of the problem")
 SUMMARY = SUMMARY_RECORD.schema
@@ -95,10 +95,10 @@ _HEALTH = Record[NodeHealth](
 )
 _CPU = Record[CpuReading](
     cores=(INTEGER, lambda cpu: cpu.cores),
-    utilization_ratio=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.utilization_ratio, 4)),
-    load_1m=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.load_1m, 2)),
-    load_5m=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.load_5m, 2)),
-    load_15m=(NUMBER_OR_NULL, lambda cpu: rounded(cpu.load_15m, 2)),
+    utilization_ratio=(NUMBER_OR_NULL, lambda cpu: round_value(cpu.utilization_ratio, 4)),
+    load_1m=(NUMBER_OR_NULL, lambda cpu: round_value(cpu.load_1m, 2)),
+    load_5m=(NUMBER_OR_NULL, lambda cpu: round_value(cpu.load_5m, 2)),
+    load_15m=(NUMBER_OR_NULL, lambda cpu: round_value(cpu.load_15m, 2)),
 )
 _MEMORY = Record[MemoryReading](
     total_bytes=(INTEGER, lambda memory: memory.total_bytes),
@@ -123,7 +123,7 @@ _PRESSURE = Record[PressureReading](
 _SOURCE = Record[_SourceNow](
     state=(one_of("fresh", "stale", "failing", "absent"), lambda now: now.word),
     essential=(FLAG, lambda now: now.state.essential),
-    last_success_unix_s=(NUMBER_OR_NULL, lambda now: rounded(now.state.last_success_wall_s, 1)),
+    last_success_unix_s=(NUMBER_OR_NULL, lambda now: round_value(now.state.last_success_wall_s, 1)),
     failures=(by_key(INTEGER, "reason"), lambda now: dict(now.state.failures)),
     detail=(TEXT, lambda now: "" if now.fresh else now.state.detail),
     remedy=(TEXT, lambda now: "" if now.fresh else now.state.remedy),
@@ -131,7 +131,7 @@ _SOURCE = Record[_SourceNow](
 _AGENT = Record[AgentReading](
     version=(TEXT, lambda agent: agent.version),
     started_unix_s=(NUMBER, lambda agent: round(agent.started_wall_s, 1)),
-    cpu_seconds_total=(NUMBER_OR_NULL, lambda agent: rounded(agent.cpu_seconds, 2)),
+    cpu_seconds_total=(NUMBER_OR_NULL, lambda agent: round_value(agent.cpu_seconds, 2)),
     rss_bytes=(INTEGER_OR_NULL, lambda agent: agent.rss_bytes),
     connections_open=(INTEGER, lambda agent: agent.connections_open),
 )

@@ -13,13 +13,13 @@ from gpucommons.faces.documents.schema import (
     TEXT_OR_NULL,
     Record,
     by_key,
-    described,
-    listed,
+    describe,
+    list_of,
     one_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.values import Json, round_value
 from gpucommons.model.leases import (
     Lease,
     LeaseQuotaUse,
@@ -60,24 +60,24 @@ _TRESPASSER = Record[Trespasser](
 _LEASE = Record[_Named](
     user=(TEXT, lambda named: named.lease.request.user),
     name=(TEXT, lambda named: named.lease.request.name),
-    slots=(listed(TEXT), lambda named: named.slots),
-    slot_uuids=(listed(TEXT), lambda named: list(named.lease.slots)),
+    slots=(list_of(TEXT), lambda named: named.slots),
+    slot_uuids=(list_of(TEXT), lambda named: list(named.lease.slots)),
     shared=(FLAG, lambda named: named.lease.request.share),
     memory_bytes=(INTEGER_OR_NULL, lambda named: named.lease.request.memory_bytes),
     mps=(FLAG, lambda named: bool(named.lease.request.mps)),
     sm_percent=(INTEGER_OR_NULL, lambda named: named.lease.request.sm_percent),
-    sharing_class=(described(TEXT, "as requested; empty: not given"), lambda named: named.lease.request.sharing_class),
+    sharing_class=(describe(TEXT, "as requested; empty: not given"), lambda named: named.lease.request.sharing_class),
     since_unix_s=(NUMBER, lambda named: round(named.lease.since_s, 3)),
     ends_unix_s=(NUMBER_OR_NULL, lambda named: _end_s(named.lease)),
     trespassers=(
-        listed(_TRESPASSER.schema),
+        list_of(_TRESPASSER.schema),
         lambda named: [_TRESPASSER.build(trespasser) for trespasser in named.trespassers],
     ),
 )
 _BLOCKER = Record[SlotBlocker](
     slot=(TEXT, lambda blocker: blocker.slot),
-    users=(listed(TEXT), lambda blocker: list(blocker.users)),
-    idle_s=(NUMBER_OR_NULL, lambda blocker: rounded(blocker.idle_s, 0)),
+    users=(list_of(TEXT), lambda blocker: list(blocker.users)),
+    idle_s=(NUMBER_OR_NULL, lambda blocker: round_value(blocker.idle_s, 0)),
     leased=(FLAG, lambda blocker: blocker.leased),
     sentence=(TEXT, lambda blocker: blocker.sentence),
 )
@@ -91,35 +91,35 @@ _REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
     mps=(FLAG, lambda pair: bool(pair[0].mps)),
     sm_percent=(INTEGER_OR_NULL, lambda pair: pair[0].sm_percent),
     since_unix_s=(NUMBER, lambda pair: round(pair[0].arrived_s, 3)),
-    expected_start_unix_s=(NUMBER_OR_NULL, lambda pair: rounded(pair[1].expected_start_s, 0)),
+    expected_start_unix_s=(NUMBER_OR_NULL, lambda pair: round_value(pair[1].expected_start_s, 0)),
     cause=(one_of(*WaitCause), lambda pair: pair[1].cause.value),
     sentence=(TEXT, lambda pair: pair[1].sentence),
-    model=(described(TEXT, "part of the product name of the GPU that is asked for; empty: any"), lambda p: p[0].model),
-    gpu=(described(TEXT, "name or UUID of the GPU or MIG device that is asked for; empty: any"), lambda p: p[0].slot),
-    whole=(described(FLAG, "no MIG device"), lambda pair: pair[0].whole),
+    model=(describe(TEXT, "part of the product name of the GPU that is asked for; empty: any"), lambda p: p[0].model),
+    gpu=(describe(TEXT, "name or UUID of the GPU or MIG device that is asked for; empty: any"), lambda p: p[0].slot),
+    whole=(describe(FLAG, "no MIG device"), lambda pair: pair[0].whole),
     blockers=(
-        described(listed(_BLOCKER.schema), "slots that could serve it and are held, the longest idle first"),
+        describe(list_of(_BLOCKER.schema), "slots that could serve it and are held, the longest idle first"),
         lambda pair: [_BLOCKER.build(blocker) for blocker in pair[1].blockers],
     ),
 )
 _RESERVATION = Record[_Reserved](
     user=(TEXT, lambda named: named.reservation.user),
     gpus=(INTEGER, lambda named: named.reservation.gpus),
-    slots=(listed(TEXT), lambda named: named.slots),
+    slots=(list_of(TEXT), lambda named: named.slots),
     from_unix_s=(NUMBER, lambda named: round(named.reservation.from_s, 3)),
     until_unix_s=(NUMBER, lambda named: round(named.reservation.until_s, 3)),
     active=(FLAG, lambda named: named.is_active),
     held=(
-        described(listed(_BLOCKER.schema), "where it is in force: its slots that other users still hold"),
+        describe(list_of(_BLOCKER.schema), "where it is in force: its slots that other users still hold"),
         lambda named: [_BLOCKER.build(blocker) for blocker in named.held],
     ),
 )
 _QUOTA = Record[LeaseQuotaUse](
     whose=(TEXT, lambda use: use.whose),
     gpus=(NUMBER_OR_NULL, lambda use: use.gpus),
-    held_gpus=(NUMBER, lambda use: rounded(use.held_gpus, 6)),
+    held_gpus=(NUMBER, lambda use: round_value(use.held_gpus, 6)),
     gpu_hours=(NUMBER_OR_NULL, lambda use: use.hours),
-    used_gpu_hours=(NUMBER_OR_NULL, lambda use: rounded(use.used_hours, 2)),
+    used_gpu_hours=(NUMBER_OR_NULL, lambda use: round_value(use.used_hours, 2)),
     sentence=(TEXT, lambda use: use.sentence),
 )
 SCHEMA = or_null(
@@ -128,7 +128,7 @@ SCHEMA = or_null(
         leases=by_key(_LEASE.schema, "id of the lease"),
         waiting=by_key(_REQUEST.schema, "id of the request"),
         reservations=by_key(_RESERVATION.schema, "id of the reservation"),
-        quotas=by_key(listed(_QUOTA.schema), "user: its quotas of leases; * is any other user"),
+        quotas=by_key(list_of(_QUOTA.schema), "user: its quotas of leases; * is any other user"),
     )
 )
 
@@ -143,7 +143,7 @@ def queue_document(reading: LeasesReading, now_s: float) -> dict[str, Json]:
     """`off` is why leases are not given now; null where they are."""
     return {
         "off": reading.off_reason or None,
-        "leases": {lease.request.id: _LEASE.build(_named(lease, reading)) for lease in reading.leases},
+        "leases": {lease.request.id: _LEASE.build(_name_lease(lease, reading)) for lease in reading.leases},
         "waiting": {pair[0].id: _REQUEST.build(pair) for pair in reading.waiting},
         "reservations": {
             reservation.id: _RESERVATION.build(
@@ -160,7 +160,7 @@ def queue_document(reading: LeasesReading, now_s: float) -> dict[str, Json]:
     }
 
 
-def _named(lease: Lease, reading: LeasesReading) -> _Named:
+def _name_lease(lease: Lease, reading: LeasesReading) -> _Named:
     trespassers = [trespasser for trespasser in reading.trespassers if trespasser.lease_id == lease.request.id]
     return _Named(lease, _names(lease.slots, reading), trespassers)
 

@@ -29,7 +29,7 @@ def by_key(values: Schema, what: str) -> Schema:
     return {"type": "object", "description": f"by {what}", "additionalProperties": values}
 
 
-def listed(items: Schema) -> Schema:
+def list_of(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
@@ -45,7 +45,7 @@ def or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def described(schema: Schema, text: str) -> Schema:
+def describe(schema: Schema, text: str) -> Schema:
     return {**schema, "description": text}
 
 

@@ -11,13 +11,13 @@ from gpucommons.faces.documents.schema import (
     TEXT,
     Record,
     by_key,
-    described,
-    listed,
+    describe,
+    list_of,
     one_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.values import Json, round_value
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
     WHOLE_SM,
@@ -61,9 +61,9 @@ _SLOTS_SLOT = Record[_SlotNow](
     slot=(TEXT, lambda at: at.status.slot.name),
     gpu_uuid=(TEXT, lambda at: at.status.slot.gpu_uuid),
     gpu_index=(INTEGER, lambda at: at.status.gpu_index),
-    profile=(described(TEXT, "the profile of a MIG device; empty for a whole GPU"), lambda at: at.status.profile),
+    profile=(describe(TEXT, "the profile of a MIG device; empty for a whole GPU"), lambda at: at.status.profile),
     state=(
-        described(
+        describe(
             one_of(*SlotState),
             "free: no workload holds it; held_idle: held, and no holder uses it; busy: held, and used or not known to "
             "be idle; reserved: a reservation is in force; lost: its GPU no longer answers; unknown: no holder is "
@@ -71,35 +71,35 @@ _SLOTS_SLOT = Record[_SlotNow](
         ),
         lambda at: at.status.state.value,
     ),
-    why=(described(TEXT, "why it is lost or unknown, in words"), lambda at: at.status.why),
+    why=(describe(TEXT, "why it is lost or unknown, in words"), lambda at: at.status.why),
     detail=(
-        described(TEXT, "by which holder and for how long, or why, in words"),
+        describe(TEXT, "by which holder and for how long, or why, in words"),
         lambda at: slot_detail(at.status, at.wall_s),
     ),
-    holders=(listed(_HOLDER.schema), lambda at: [_HOLDER.build(allocation) for allocation in at.status.holders]),
+    holders=(list_of(_HOLDER.schema), lambda at: [_HOLDER.build(allocation) for allocation in at.status.holders]),
     hidden_holders=(
-        described(INTEGER, "holders that are hidden from this viewer"),
+        describe(INTEGER, "holders that are hidden from this viewer"),
         lambda at: at.status.hidden_holders,
     ),
     since_unix_s=(
-        described(
+        describe(
             NUMBER_OR_NULL, "when it was taken, freed or lost; null if before the start of the agent and not known"
         ),
-        lambda at: rounded(at.status.since_wall_s, 0),
+        lambda at: round_value(at.status.since_wall_s, 0),
     ),
     idle_s=(
-        described(NUMBER_OR_NULL, "how long its holders have not used it, as far as the agent has seen"),
-        lambda at: rounded(at.status.idle_s, 0),
+        describe(NUMBER_OR_NULL, "how long its holders have not used it, as far as the agent has seen"),
+        lambda at: round_value(at.status.idle_s, 0),
     ),
     memory_total_bytes=(INTEGER_OR_NULL, lambda at: at.status.memory_total_bytes),
     memory_free_bytes=(INTEGER_OR_NULL, lambda at: at.status.memory_free_bytes),
     expected_free_unix_s=(
-        described(
+        describe(
             NUMBER_OR_NULL,
             "when a further request for a lease is expected to get it, after those that wait; null where it is free or "
             "that is not known",
         ),
-        lambda at: rounded(at.ready_s, 0),
+        lambda at: round_value(at.ready_s, 0),
     ),
 )
 SLOTS_SCHEMA = or_null(by_key(_SLOTS_SLOT.schema, "UUID of the slot"))
@@ -163,8 +163,8 @@ _ALLOCATION = Record[Allocation](
     ),
 )
 _QUOTA = Record[QuotaState](
-    gpu_equivalents=(described(NUMBER, "GPU-equivalents that the user may hold"), lambda quota: quota.limit),
-    held_gpu_equivalents=(NUMBER_OR_NULL, lambda quota: rounded(quota.used, 6)),
+    gpu_equivalents=(describe(NUMBER, "GPU-equivalents that the user may hold"), lambda quota: quota.limit),
+    held_gpu_equivalents=(NUMBER_OR_NULL, lambda quota: round_value(quota.used, 6)),
     exceeded=(or_null(FLAG), lambda quota: quota.exceeded),
 )
 ALLOCATIONS_SCHEMA = or_null(

@@ -17,12 +17,12 @@ from gpucommons.faces.documents.schema import (
     TEXT_OR_NULL,
     Record,
     by_key,
-    described,
-    listed,
+    describe,
+    list_of,
     or_null,
     record,
 )
-from gpucommons.faces.documents.values import Json, rounded
+from gpucommons.faces.documents.values import Json, round_value
 from gpucommons.model.sharing import (
     ArrivalReading,
     ClientSharing,
@@ -55,25 +55,25 @@ _PROGRAM = Record[ParkedReading](
     name=(TEXT, lambda program: program.name),
     user=(TEXT, lambda program: program.user),
     uid=(INTEGER_OR_NULL, lambda program: program.uid),
-    stage=(described(TEXT, "parking, parked, waking or stranded"), lambda program: program.stage),
+    stage=(describe(TEXT, "parking, parked, waking or stranded"), lambda program: program.stage),
     gpu_uuid=(TEXT, lambda program: program.gpu_uuid),
-    processes=(described(listed(INTEGER), "its pids"), lambda program: list(program.pids)),
+    processes=(describe(list_of(INTEGER), "its pids"), lambda program: list(program.pids)),
     gpu_bytes=(
-        described(INTEGER, "GPU memory that it held, and needs to come back"),
+        describe(INTEGER, "GPU memory that it held, and needs to come back"),
         lambda program: program.gpu_bytes,
     ),
-    host_bytes=(described(INTEGER, "the part of it that is in host memory"), lambda program: program.host_bytes),
+    host_bytes=(describe(INTEGER, "the part of it that is in host memory"), lambda program: program.host_bytes),
     since_unix_s=(
-        described(NUMBER, "when it was last on the GPU"),
+        describe(NUMBER, "when it was last on the GPU"),
         lambda program: round(program.since_wall_s, 1),
     ),
-    cause=(described(TEXT, "why it was parked"), lambda program: program.cause),
-    sentence=(described(TEXT, "since when and why it is parked, in words; empty while it moves"), parked_sentence),
-    waits=(described(TEXT, "why it is not brought back yet; empty: it need not be"), lambda program: program.waits),
-    rate_bytes_s=(described(NUMBER_OR_NULL, "while it moves"), lambda program: rounded(program.rate_bytes_s, 0)),
+    cause=(describe(TEXT, "why it was parked"), lambda program: program.cause),
+    sentence=(describe(TEXT, "since when and why it is parked, in words; empty while it moves"), parked_sentence),
+    waits=(describe(TEXT, "why it is not brought back yet; empty: it need not be"), lambda program: program.waits),
+    rate_bytes_s=(describe(NUMBER_OR_NULL, "while it moves"), lambda program: round_value(program.rate_bytes_s, 0)),
     remaining_s=(
-        described(NUMBER_OR_NULL, "until the move ends, or until it is back while it waits; an estimate"),
-        lambda program: rounded(program.remaining_s, 1),
+        describe(NUMBER_OR_NULL, "until the move ends, or until it is back while it waits; an estimate"),
+        lambda program: round_value(program.remaining_s, 1),
     ),
 )
 _ARRIVAL = Record[ArrivalReading](
@@ -82,40 +82,40 @@ _ARRIVAL = Record[ArrivalReading](
     uid=(INTEGER_OR_NULL, lambda arrival: arrival.uid),
     pid=(INTEGER, lambda arrival: arrival.pid),
     gpu_uuid=(TEXT, lambda arrival: arrival.gpu_uuid),
-    held=(described(FLAG, "whether it waits now"), lambda arrival: arrival.is_held),
+    held=(describe(FLAG, "whether it waits now"), lambda arrival: arrival.is_held),
     since_unix_s=(NUMBER, lambda arrival: round(arrival.since_wall_s, 1)),
     waited_s=(NUMBER, lambda arrival: round(arrival.waited_s, 2)),
     parked_bytes=(
-        described(INTEGER, "what was parked for it"),
+        describe(INTEGER, "what was parked for it"),
         lambda arrival: sum(row.bytes for row in arrival.parked),
     ),
-    sentence=(described(TEXT, "how long it waited and what was parked for it, in words"), arrival_sentence),
-    why=(described(TEXT, "why it went on; empty while it waits"), lambda arrival: arrival.why),
+    sentence=(describe(TEXT, "how long it waited and what was parked for it, in words"), arrival_sentence),
+    why=(describe(TEXT, "why it went on; empty while it waits"), lambda arrival: arrival.why),
 )
 _EVENT = Record[ParkEvent](
     id=(TEXT, lambda event: event.id),
-    kind=(described(TEXT, "parked, woken, refused, stranded or waited"), lambda event: event.kind),
+    kind=(describe(TEXT, "parked, woken, refused, stranded or waited"), lambda event: event.kind),
     unix_s=(NUMBER, lambda event: round(event.wall_s, 3)),
-    program=(described(TEXT, "the program's key"), lambda event: event.key),
+    program=(describe(TEXT, "the program's key"), lambda event: event.key),
     name=(TEXT, lambda event: event.name),
     bytes=(INTEGER, lambda event: event.bytes),
     duration_s=(NUMBER, lambda event: round(event.duration_s, 3)),
     sentence=(TEXT, lambda event: event.sentence),
-    why=(described(TEXT, "the reason of a refusal in one word"), lambda event: event.why),
+    why=(describe(TEXT, "the reason of a refusal in one word"), lambda event: event.why),
 )
 _KEPT = Record[KeptReading](
-    gpu_uuids=(listed(TEXT), lambda program: list(program.gpu_uuids)),
-    sentence=(described(TEXT, "how much it keeps, and why"), lambda program: program.sentence),
+    gpu_uuids=(list_of(TEXT), lambda program: list(program.gpu_uuids)),
+    sentence=(describe(TEXT, "how much it keeps, and why"), lambda program: program.sentence),
 )
 PARKING_SCHEMA = or_null(
     record(
-        idle_after_s=described(NUMBER, "parking.idle_after_s"),
+        idle_after_s=describe(NUMBER, "parking.idle_after_s"),
         eager=FLAG,
-        unavailable=described(TEXT, "why nothing can be parked; empty where it can"),
+        unavailable=describe(TEXT, "why nothing can be parked; empty where it can"),
         programs=by_key(_PROGRAM.schema, "key of the program"),
         arrivals=by_key(_ARRIVAL.schema, "program that waits for room as it starts, or did so in the last hour"),
         kept=by_key(_KEPT.schema, "suspended job that keeps its GPU memory"),
-        events=described(listed(_EVENT.schema), "the latest, in order"),
+        events=describe(list_of(_EVENT.schema), "the latest, in order"),
     )
 )
 
@@ -163,22 +163,22 @@ class _Waiting(NamedTuple):
 
 _WAIT = Record[_Waiting](
     reason=(
-        described(TEXT, "quota, turn, memory, demand, fairness, background, solo or ready"),
+        describe(TEXT, "quota, turn, memory, demand, fairness, background, solo or ready"),
         lambda at: at.wait.reason.value,
     ),
-    sentence=(described(TEXT, "the reason in words"), lambda at: wait_sentence(at.client)),
+    sentence=(describe(TEXT, "the reason in words"), lambda at: wait_sentence(at.client)),
     waited_s=(NUMBER, lambda at: round(at.wait.waited_s, 1)),
     ahead=(INTEGER, lambda at: at.wait.ahead),
     room_bytes=(INTEGER, lambda at: at.wait.room_bytes),
-    expected_s=(NUMBER_OR_NULL, lambda at: rounded(at.wait.expected_s, 1)),
+    expected_s=(NUMBER_OR_NULL, lambda at: round_value(at.wait.expected_s, 1)),
 )
 CLIENT = Record[ClientSharing](
-    name=(described(TEXT, "its pod, or owner and command: alice · train.py (pid 4711)"), lambda client: _name(client)),
+    name=(describe(TEXT, "its pod, or owner and command: alice · train.py (pid 4711)"), lambda client: _name(client)),
     program=(
-        described(TEXT_OR_NULL, "key of a program that takes turns without a library; null for clients of nvshare"),
+        describe(TEXT_OR_NULL, "key of a program that takes turns without a library; null for clients of nvshare"),
         lambda client: client.program,
     ),
-    processes=(described(listed(INTEGER), "pids of a program"), lambda client: list(client.processes)),
+    processes=(describe(list_of(INTEGER), "pids of a program"), lambda client: list(client.processes)),
     pod=(TEXT, lambda client: client.pod),
     namespace=(TEXT, lambda client: client.namespace),
     pid=(INTEGER_OR_NULL, lambda client: client.pid or None),
@@ -187,30 +187,28 @@ CLIENT = Record[ClientSharing](
     gpu_index=(INTEGER_OR_NULL, lambda client: client.gpu_index),
     protocol_version=(INTEGER, lambda client: client.protocol_version),
     standing=(TEXT, lambda client: client.standing),
-    standing_sentence=(described(TEXT, "what it does now, in words"), lambda client: standing_sentence(client)),
+    standing_sentence=(describe(TEXT, "what it does now, in words"), lambda client: standing_sentence(client)),
     held_up=(
-        described(TEXT, "why a program takes no turns for a while: stopped by its user, or a call hangs; else empty"),
+        describe(TEXT, "why a program takes no turns for a while: stopped by its user, or a call hangs; else empty"),
         lambda client: client.held_up,
     ),
-    sharing_class=(described(TEXT, "batch, latency or background"), lambda client: client.sharing_class.value),
-    class_source=(described(TEXT, "where its class was set"), lambda client: client.class_source),
+    sharing_class=(describe(TEXT, "batch, latency or background"), lambda client: client.sharing_class.value),
+    class_source=(describe(TEXT, "where its class was set"), lambda client: client.class_source),
     class_sentence=(
-        described(TEXT, "what its class means now, in words; empty for batch"),
+        describe(TEXT, "what its class means now, in words; empty for batch"),
         lambda client: class_sentence(client),
     ),
     revoked=(FLAG, lambda client: client.revoked),
     pending_drop=(FLAG, lambda client: client.pending_drop),
     turns_total=(INTEGER, lambda client: client.turns),
-    turn_s=(NUMBER_OR_NULL, lambda client: rounded(client.turn_s, 1)),
+    turn_s=(NUMBER_OR_NULL, lambda client: round_value(client.turn_s, 1)),
     wait=(or_null(_WAIT.schema), lambda client: _wait(client)),
     allocated_bytes=(INTEGER, lambda client: client.allocated_bytes),
-    over_claimed=(described(FLAG, "it reported more memory than the GPU has"), lambda client: client.over_claimed),
+    over_claimed=(describe(FLAG, "it reported more memory than the GPU has"), lambda client: client.over_claimed),
     nvml_bytes=(INTEGER_OR_NULL, lambda client: client.nvml_bytes),
     need_bytes=(INTEGER_OR_NULL, lambda client: client.need_bytes),
     memory_bytes=(
-        described(
-            INTEGER_OR_NULL, "what it holds on the GPU: as measured for a program, else what it needs or reports"
-        ),
+        describe(INTEGER_OR_NULL, "what it holds on the GPU: as measured for a program, else what it needs or reports"),
         lambda client: _memory_bytes(client),
     ),
     memory_quota_bytes=(INTEGER, lambda client: client.memory_quota_bytes),
@@ -223,39 +221,39 @@ CLIENT = Record[ClientSharing](
     throttled=(FLAG, lambda client: client.throttled),
     debt_s=(NUMBER, lambda client: round(client.debt_s, 2)),
     billed_s_total=(NUMBER, lambda client: round(client.billed_s, 1)),
-    demand_ratio=(NUMBER_OR_NULL, lambda client: rounded(client.demand_ratio, 3)),
+    demand_ratio=(NUMBER_OR_NULL, lambda client: round_value(client.demand_ratio, 3)),
 )
 _TURN = Record[Turn](
     client=(TEXT, lambda turn: turn.client_id),
     label=(TEXT, lambda turn: turn.label),
     uid=(INTEGER_OR_NULL, lambda turn: _uid(turn.uid)),
     start_unix_s=(NUMBER, lambda turn: round(turn.start_wall_s, 1)),
-    end_unix_s=(NUMBER_OR_NULL, lambda turn: rounded(turn.end_wall_s, 1)),
+    end_unix_s=(NUMBER_OR_NULL, lambda turn: round_value(turn.end_wall_s, 1)),
 )
 GPU = Record[_GpuTurns](
-    index=(described(INTEGER_OR_NULL, "null for a MIG device"), lambda at: at.gpu.index),
-    slot=(described(TEXT_OR_NULL, "its name: 3, or 6.0 for a MIG device"), lambda at: at.gpu.slot or None),
+    index=(describe(INTEGER_OR_NULL, "null for a MIG device"), lambda at: at.gpu.index),
+    slot=(describe(TEXT_OR_NULL, "its name: 3, or 6.0 for a MIG device"), lambda at: at.gpu.slot or None),
     present=(FLAG, lambda at: at.gpu.present),
     way=(TEXT, lambda at: at.gpu.way),
     way_reason=(TEXT, lambda at: at.gpu.way_reason),
     way_sentence=(
-        described(TEXT, "the way and its reason in words"),
+        describe(TEXT, "the way and its reason in words"),
         lambda at: sharing_sentence(at.gpu.way_reason),
     ),
     gain_ratio=(
-        described(NUMBER_OR_NULL, "progress per second over that of the driver's time-slicing, as measured"),
-        lambda at: rounded(at.gpu.gain_ratio, 3),
+        describe(NUMBER_OR_NULL, "progress per second over that of the driver's time-slicing, as measured"),
+        lambda at: round_value(at.gpu.gain_ratio, 3),
     ),
-    coarse=(described(FLAG, "utilisation decides, because SM activity cannot be read"), lambda at: at.gpu.coarse),
+    coarse=(describe(FLAG, "utilisation decides, because SM activity cannot be read"), lambda at: at.gpu.coarse),
     gain_sentence=(
-        described(TEXT, "the gain and its certainty in words; empty where there is nothing to say"),
+        describe(TEXT, "the gain and its certainty in words; empty where there is nothing to say"),
         lambda at: gain_sentence(at.gpu),
     ),
-    running=(listed(TEXT), lambda at: list(at.gpu.running)),
-    waiting=(listed(TEXT), lambda at: [*at.gpu.wait_queue, *at.gpu.request_queue]),
-    quantum_left_s=(NUMBER_OR_NULL, lambda at: rounded(at.gpu.quantum_left_s, 1)),
+    running=(list_of(TEXT), lambda at: list(at.gpu.running)),
+    waiting=(list_of(TEXT), lambda at: [*at.gpu.wait_queue, *at.gpu.request_queue]),
+    quantum_left_s=(NUMBER_OR_NULL, lambda at: round_value(at.gpu.quantum_left_s, 1)),
     memory_sentence=(
-        described(TEXT, "the memory that its clients hold, in words"),
+        describe(TEXT, "the memory that its clients hold, in words"),
         lambda at: memory_sentence(at.gpu, at.clients),
     ),
     running_memory_bytes=(INTEGER, lambda at: at.gpu.running_memory_bytes),
@@ -268,9 +266,9 @@ GPU = Record[_GpuTurns](
 )
 LEFT_ALONE = Record[LeftAlone](
     name=(TEXT, lambda program: program.name),
-    why=(described(TEXT, "the reason in one word"), lambda program: program.why),
-    sentence=(described(TEXT, "the reason in words"), lambda program: program.sentence),
-    gpu_uuids=(listed(TEXT), lambda program: list(program.gpu_uuids)),
+    why=(describe(TEXT, "the reason in one word"), lambda program: program.why),
+    sentence=(describe(TEXT, "the reason in words"), lambda program: program.sentence),
+    gpu_uuids=(list_of(TEXT), lambda program: list(program.gpu_uuids)),
 )
 TURNS_SCHEMA = or_null(
     record(
@@ -278,8 +276,8 @@ TURNS_SCHEMA = or_null(
         mode=TEXT,
         fixed_quantum_s=NUMBER_OR_NULL,
         window_s=NUMBER,
-        share_programs=described(TEXT, "whose programs take turns without a library: off, own or all"),
-        left_alone=described(listed(LEFT_ALONE.schema), "programs on the GPUs that take no turns"),
+        share_programs=describe(TEXT, "whose programs take turns without a library: off, own or all"),
+        left_alone=describe(list_of(LEFT_ALONE.schema), "programs on the GPUs that take no turns"),
         parking=PARKING_SCHEMA,
         gpus=by_key(GPU.schema, "UUID"),
         clients=by_key(CLIENT.schema, "client id"),

@@ -9,7 +9,7 @@ from gpucommons.base.text import Printable, printable_json
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 
 
-def rounded(value: float | None, digits: int) -> float | None:
+def round_value(value: float | None, digits: int) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
@@ -17,7 +17,7 @@ def percent_as_ratio(percent: float | None) -> float | None:
     return None if percent is None else round(percent / 100, 4)
 
 
-def encoded(value: Json) -> bytes:
+def encode(value: Json) -> bytes:
     """JSON that every parser accepts: invalid Unicode is replaced, and numbers that are not finite are null."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -26,14 +26,14 @@ def encoded(value: Json) -> bytes:
     return text.encode(errors="replace")
 
 
-def indented(value: Json) -> Printable:
+def indent(value: Json) -> Printable:
     """Indented JSON with the same values, for a terminal."""
-    return printable_json(json.dumps(json.loads(encoded(value)), indent=2, ensure_ascii=False) + "\n")
+    return printable_json(json.dumps(json.loads(encode(value)), indent=2, ensure_ascii=False) + "\n")
 
 
 def one_line(value: Json) -> Printable:
     """JSON with the same values in one line, for a command that prints one document after another."""
-    return printable_json(encoded(value).decode())
+    return printable_json(encode(value).decode())
 
 
 def _finite(value: Json) -> Json:

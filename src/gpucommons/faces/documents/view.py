@@ -13,8 +13,8 @@ from gpucommons.faces.documents.schema import (
     Field,
     Record,
     Schema,
-    described,
-    listed,
+    describe,
+    list_of,
     one_of,
     or_null,
 )
@@ -25,7 +25,7 @@ from gpucommons.model.viewer import Viewer
 from gpucommons.rules.privacy import SECTIONS, Hidden, find_hidden, redact, redact_timeline
 
 HIDDEN = Record[Hidden](
-    sections=(listed(one_of(*SECTIONS)), lambda hidden: list(hidden.sections)),
+    sections=(list_of(one_of(*SECTIONS)), lambda hidden: list(hidden.sections)),
     sentence=(TEXT, lambda hidden: hidden.sentence),
 )
 
@@ -60,17 +60,17 @@ def view_for(viewer: Viewer, snapshot: Snapshot, timeline: Timeline) -> View:
 
 ENVELOPE_FIELDS: dict[str, Field[View]] = {
     "sequence": (
-        described(INTEGER, "number of the snapshot since the agent started"),
+        describe(INTEGER, "number of the snapshot since the agent started"),
         lambda view: view.snapshot.sequence,
     ),
     "time_unix_s": (NUMBER, lambda view: round(view.snapshot.wall_s, 3)),
     "hostname": (TEXT, lambda view: view.snapshot.hostname),
     "simulated": (
-        described(or_null(TEXT), "the simulated scenario; null where the machine is measured"),
+        describe(or_null(TEXT), "the simulated scenario; null where the machine is measured"),
         lambda view: view.snapshot.scenario,
     ),
     "hidden": (
-        described(
+        describe(
             or_null(HIDDEN.schema),
             "the sections in which rows of other owners are hidden from this viewer; null where nothing is hidden",
         ),

@@ -19,8 +19,8 @@ from gpucommons.faces.documents.schema import (
     Field,
     Record,
     by_key,
-    described,
-    listed,
+    describe,
+    list_of,
     one_of,
     or_null,
     record,
@@ -135,7 +135,7 @@ _LIMIT = Record[ProgramLimit](
 )
 PROCESS = Record[BilledProcess](
     limit=(
-        described(or_null(_LIMIT.schema), "what limits it now, in one sentence; null where too little is known"),
+        describe(or_null(_LIMIT.schema), "what limits it now, in one sentence; null where too little is known"),
         lambda process: _LIMIT.build_or_null(process.limit),
     ),
     gpu_uuid=(TEXT, lambda process: process.share.place.gpu_uuid),
@@ -145,7 +145,7 @@ PROCESS = Record[BilledProcess](
     pid=(INTEGER, lambda process: process.share.pid),
     name=(TEXT, lambda process: process.share.workload.process_name),
     command=(
-        described(TEXT_OR_NULL, "its command line; null where it was not read, or is hidden from this viewer"),
+        describe(TEXT_OR_NULL, "its command line; null where it was not read, or is hidden from this viewer"),
         lambda process: process.command,
     ),
     owner=(TEXT_OR_NULL, lambda process: owner_key(process.share.owner) if process.share.owner else None),
@@ -189,14 +189,14 @@ _REST = Record[Unattributed](
     gpu_index=(INTEGER, lambda rest: rest.gpu_index),
     sentence=(TEXT, lambda rest: SENTENCES[rest.reason]),
     memory_bytes=(INTEGER_OR_NULL, lambda rest: rest.memory_bytes),
-    sm_ratio=(NUMBER_OR_NULL, lambda rest: _scaled(rest.sm_millionths, _MILLION)),
-    power_watts=(NUMBER_OR_NULL, lambda rest: _scaled(rest.power_milliwatts, 1000)),
+    sm_ratio=(NUMBER_OR_NULL, lambda rest: _scale(rest.sm_millionths, _MILLION)),
+    power_watts=(NUMBER_OR_NULL, lambda rest: _scale(rest.power_milliwatts, 1000)),
 )
 _REPORTED = Record[GpuAccount](
     gpu_index=(INTEGER, lambda account: account.gpu_index),
     memory_bytes=(INTEGER_OR_NULL, lambda account: account.memory_used_bytes),
-    sm_ratio=(NUMBER_OR_NULL, lambda account: _scaled(account.sm_millionths, _MILLION)),
-    power_watts=(NUMBER_OR_NULL, lambda account: _scaled(account.power_milliwatts, 1000)),
+    sm_ratio=(NUMBER_OR_NULL, lambda account: _scale(account.sm_millionths, _MILLION)),
+    power_watts=(NUMBER_OR_NULL, lambda account: _scale(account.power_milliwatts, 1000)),
 )
 _ACCOUNT = Record[Mapping[str, int]](
     gpu_hours_today=(NUMBER_OR_NULL, lambda held_ns: _hours(held_ns.values())),
@@ -210,7 +210,7 @@ _HOST_USE = Record[_HostUse](
 _GROUP = Record[_Group](
     label=(TEXT, lambda group: group.label),
     processes=(INTEGER, lambda group: len({process.share.pid for process in group.members})),
-    gpu_indexes=(listed(INTEGER), lambda group: sorted({process.share.place.gpu_index for process in group.members})),
+    gpu_indexes=(list_of(INTEGER), lambda group: sorted({process.share.place.gpu_index for process in group.members})),
     gpu_hours_today=(NUMBER_OR_NULL, lambda group: _hours(group.held_ns.values())),
     **_amounts("sums"),
 )
@@ -235,10 +235,10 @@ HOST_USE = or_null(
         "GPU, pid and start time: CPU time, resident memory and start of the process on the host",
     )
 )
-EXPLANATIONS = or_null(by_key(listed(TEXT), "GPU, pid and start time: each step that found the owner"))
+EXPLANATIONS = or_null(by_key(list_of(TEXT), "GPU, pid and start time: each step that found the owner"))
 
 
-def _scaled(amount: int | None, scale: int) -> float | None:
+def _scale(amount: int | None, scale: int) -> float | None:
     return None if amount is None else amount / scale
 
 
@@ -279,7 +279,7 @@ EVERYTHING = WhoFilter()
 _Identity = TypeVar("_Identity")
 
 
-def chosen_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProcess]:
+def choose_processes(snapshot: Snapshot, chosen: WhoFilter) -> list[BilledProcess]:
     attribution, gpus = snapshot.readings.attribution, snapshot.readings.gpus
     names = account_names(snapshot.readings.allocations)
     slots = slots_by_place(gpus.gpus) if gpus else {}
@@ -303,7 +303,7 @@ def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = Non
     attribution = snapshot.readings.attribution
     if attribution is None:
         return {"who": None, "groups": None, "explanations": None, "host_use": None}
-    processes = chosen_processes(snapshot, chosen)
+    processes = choose_processes(snapshot, chosen)
     held = {key: ns for key, ns in _held_today(snapshot).items() if chosen.has_key(key)}
     rows = {_process_key(process.share): PROCESS.build(process) for process in processes}
     # Owners include those whose processes this viewer may not see.
@@ -314,7 +314,7 @@ def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = Non
         "processes": rows,
         "owners": _owners(owners, held, chosen),
         "accounts": _accounts({process.account for process in processes}, held),
-        "unattributed": _unattributed(attribution.unattributed, chosen.gpu) if of_all and not chosen.owner else {},
+        "unattributed": _unattributed_row(attribution.unattributed, chosen.gpu) if of_all and not chosen.owner else {},
         "reported": {
             account.gpu_uuid: _REPORTED.build(account)
             for account in attribution.accounts
@@ -323,7 +323,7 @@ def who(snapshot: Snapshot, chosen: WhoFilter = EVERYTHING, by: str | None = Non
     }
     return {
         "who": document,
-        "groups": None if by is None else _grouped(processes, held, by),
+        "groups": None if by is None else _group(processes, held, by),
         "explanations": None
         if chosen.pid is None
         else {_process_key(process.share): list(process.share.steps) for process in processes},
@@ -403,7 +403,7 @@ def _accounts(names: set[str | None], held: Mapping[HeldKey, int]) -> Mapping[st
     return {name: _ACCOUNT.build(times.get(name, {})) for name in sorted(filter(None, names))}
 
 
-def _unattributed(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping[str, Json]:
+def _unattributed_row(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping[str, Json]:
     by_gpu: dict[str, dict[str, Json]] = {}
     for part in rest:
         if only_gpu in (None, part.gpu_uuid):
@@ -411,7 +411,7 @@ def _unattributed(rest: Iterable[Unattributed], only_gpu: str | None) -> Mapping
     return by_gpu
 
 
-def _grouped(processes: Iterable[BilledProcess], held: Mapping[HeldKey, int], by: str) -> Mapping[str, Json]:
+def _group(processes: Iterable[BilledProcess], held: Mapping[HeldKey, int], by: str) -> Mapping[str, Json]:
     """Processes that have no such identity are in no group. The ledger has hours for users and pods."""
     identity, label = GROUPINGS[by]
     groups: dict[str, list[BilledProcess]] = {}

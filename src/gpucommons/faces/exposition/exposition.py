@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpucommons.faces.exposition.families import Family, Metric, joined
+from gpucommons.faces.exposition.families import Family, Metric, join_families
 from gpucommons.faces.exposition.text import FamilyRenderer, RenderedFamily
 from gpucommons.model.snapshot import Snapshot
 
@@ -67,7 +67,7 @@ class DialectRenderer:
         rendered: dict[Metric, RenderedFamily] = {}
         for family in self.dialect.collect(snapshot):
             if family.metric in rendered:
-                return [self._render(family) for family in joined(self.dialect.collect(snapshot))]
+                return [self._render(family) for family in join_families(self.dialect.collect(snapshot))]
             rendered[family.metric] = self._render(family)
         if len(self._renderers) > 2 * len(rendered) + _MAX_UNUSED_RENDERERS:
             # Metrics whose names, labels or help come from outside (text files, pods) change without end.
@@ -131,7 +131,7 @@ class Exposition:
 
     def _body(self, snapshot: Snapshot | None, dialect: str | None, openmetrics: bool, compressed: bool) -> bytes:
         names = self._on_main if dialect is None else (dialect,)
-        dialects = [] if snapshot is None else [self._rendered(name, snapshot) for name in names]
+        dialects = [] if snapshot is None else [self._render(name, snapshot) for name in names]
         opening = _opening(snapshot, openmetrics)
         parts: list[bytes | memoryview] = [opening]
         for families in dialects:
@@ -147,7 +147,7 @@ class Exposition:
         _share_lines(dialects, memoryview(body)[len(opening) :], openmetrics)
         return body
 
-    def _rendered(self, name: str, snapshot: Snapshot) -> list[RenderedFamily]:
+    def _render(self, name: str, snapshot: Snapshot) -> list[RenderedFamily]:
         families = self._families.get(name)
         if families is None:
             families = self._families[name] = self._renderers[name].render(snapshot)

@@ -86,7 +86,7 @@ class Family:
     samples: Sequence[RawSample] = ()
 
 
-def summed(points: Iterable[Point]) -> Iterable[Point]:
+def sum_points(points: Iterable[Point]) -> Iterable[Point]:
     """One point per label set: the sum of the points that have it."""
     sums: dict[LabelValues, float] = {}
     for labels, value in points:
@@ -94,7 +94,7 @@ def summed(points: Iterable[Point]) -> Iterable[Point]:
     return sums.items()
 
 
-def joined(families: Iterable[Family]) -> list[Family]:
+def join_families(families: Iterable[Family]) -> list[Family]:
     """One family per metric: the format requires that all series of a metric are adjacent."""
     by_metric: dict[Metric, Family] = {}
     for family in families:

@@ -30,11 +30,11 @@ _SEARCHED = "7d"
 
 
 def month_query(quantity: str, name: str) -> str:
-    """Asked at `asked_at` of the month."""
+    """Asked at `query_time` of the month."""
     return f'last_over_time(gpucommons:fleet_month_{quantity}:sum{{month="{name}"}}[{_SEARCHED}])'
 
 
-def asked_at(period: Period, now_s: float) -> float:
+def query_time(period: Period, now_s: float) -> float:
     return min(now_s, period.until_s + _RECORDED_AFTER_S)
 
 
@@ -43,7 +43,7 @@ def fleet_month(name: str, now_s: float, answers: Mapping[str, Sequence[Sample]]
     rows: dict[tuple[str, str], FleetBilled] = {}
     for quantity, sample, value in _values(answers):
         key = (sample.labels.get("user", ""), sample.labels.get("group", ""))
-        rows[key] = rows.get(key, FleetBilled()).plus(_billed(quantity, sample, value))
+        rows[key] = rows.get(key, FleetBilled()).plus(_bill(quantity, sample, value))
     return FleetMonth(name, month(name, now_s, None), rows)
 
 
@@ -52,7 +52,7 @@ def _values(answers: Mapping[str, Sequence[Sample]]) -> Iterator[tuple[str, Samp
         yield from ((quantity, sample, sample.value) for sample in samples if sample.value is not None)
 
 
-def _billed(quantity: str, sample: Sample, value: float) -> FleetBilled:
+def _bill(quantity: str, sample: Sample, value: float) -> FleetBilled:
     if quantity == COST:
         return FleetBilled(costs={sample.labels.get("currency", ""): value})
     if quantity == _UNPRICED:

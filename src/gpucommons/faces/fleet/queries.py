@@ -48,7 +48,7 @@ _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
 def reading_query(metric: str, selector: str) -> str:
-    matchers = _joined(selector, _MATCHERS.get(metric, ""))
+    matchers = _join(selector, _MATCHERS.get(metric, ""))
     return f"max by ({', '.join(READINGS[metric])}) ({metric}{{{matchers}}}{_FILTERS.get(metric, '')})"
 
 
@@ -68,16 +68,16 @@ def down_query(selector: str) -> str:
 
 def remembered_query(metric: str, selector: str, instances: Iterable[str]) -> str:
     """The series that nodes had before they stopped answering."""
-    matching = "|".join(_quoted(instance) for instance in instances)
-    matchers = _joined(selector, f'instance=~"{matching}"')
+    matching = "|".join(_quote(instance) for instance in instances)
+    matchers = _join(selector, f'instance=~"{matching}"')
     return f"last_over_time({metric}{{{matchers}}}[{REMEMBERED}])"
 
 
-def _joined(*matchers: str) -> str:
+def _join(*matchers: str) -> str:
     return ",".join(filter(None, matchers))
 
 
-def _quoted(instance: str) -> str:
+def _quote(instance: str) -> str:
     """For a regular expression inside a string of PromQL."""
     expression = _SPECIAL.sub(r"\\\1", instance)
     return expression.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

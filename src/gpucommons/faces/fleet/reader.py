@@ -53,15 +53,15 @@ class FleetSource(NamedTuple):
         if silent:
             # Only then: reading an hour of every node's series each time would be a load.
             remembered_states, remembered_gpus = await asyncio.gather(
-                self._remembered(queries.SLOT_STATE, queries.STATE_LABELS, silent, store),
-                self._remembered(queries.GPU_INFO, queries.READINGS[queries.GPU_INFO], silent, store),
+                self._query_remembered(queries.SLOT_STATE, queries.STATE_LABELS, silent, store),
+                self._query_remembered(queries.GPU_INFO, queries.READINGS[queries.GPU_INFO], silent, store),
             )
             answers = answers._replace(remembered_states=remembered_states, remembered_gpus=remembered_gpus)
         return fleet_view(answers, self.page_pattern)
 
     async def read_month(self, name: str, now_s: float) -> FleetMonth:
         """What was billed on all nodes in this month. Raises FleetError, and ValueError for what is not a month."""
-        time_s = months.asked_at(month(name, now_s, None), now_s)
+        time_s = months.query_time(month(name, now_s, None), now_s)
         store = SampleStore()
         answers = await asyncio.gather(
             *(
@@ -75,7 +75,7 @@ class FleetSource(NamedTuple):
         """The answer to one instant query, with these labels. Raises FleetError."""
         return await self._query(expression, labels, SampleStore())
 
-    async def _remembered(
+    async def _query_remembered(
         self, metric: str, labels: Sequence[str], silent: Sequence[str], store: SampleStore
     ) -> list[Sample]:
         return await self._query(queries.remembered_query(metric, self.selector, silent), labels, store)
@@ -129,7 +129,7 @@ class FleetReader:
                 self._last = None if failed else (self._begun_s, self._reading.result())
             self._begun_s = self._clock()
             self._reading = asyncio.create_task(in_daemon_thread(self._read), name="fleet")
-            self._reading.add_done_callback(_retrieved)
+            self._reading.add_done_callback(_retrieve_failure)
         if self._last is not None and self._clock() - self._last[0] < _MAX_AGE_S:
             done, _ = await asyncio.wait([self._reading], timeout=_PATIENCE_S)
             if not done:
@@ -144,7 +144,7 @@ class FleetReader:
             while len(self._months) >= _MAX_MONTHS:
                 del self._months[next(iter(self._months))]
             reading = asyncio.create_task(in_daemon_thread(lambda: self._read_month(name)), name="fleet-month")
-            reading.add_done_callback(_retrieved)
+            reading.add_done_callback(_retrieve_failure)
             self._months[name] = self._clock(), reading
         return await asyncio.shield(reading)
 
@@ -155,7 +155,7 @@ class FleetReader:
         return asyncio.run(self._source.read())
 
 
-def _retrieved(task: "asyncio.Task[FleetView] | asyncio.Task[FleetMonth]") -> None:
+def _retrieve_failure(task: "asyncio.Task[FleetView] | asyncio.Task[FleetMonth]") -> None:
     """The failure is reported to the viewers; without one it needs no line in the log."""
     if not task.cancelled():
         task.exception()

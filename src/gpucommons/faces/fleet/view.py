@@ -136,10 +136,12 @@ def fleet_view(answers: FleetAnswers, page_pattern: str) -> FleetView:
     nodes = sorted(_nodes(answers, targets, page_pattern), key=lambda node: _natural(node.name))
     order = {node.instance: place for place, node in enumerate(nodes)}
     slots = [*_answering_slots(answers, targets), *_silent_slots(answers, targets)]
-    return FleetView(answers.time_wall_s, tuple(nodes), tuple(sorted(slots, key=lambda slot: _listed(slot, order))))
+    return FleetView(
+        answers.time_wall_s, tuple(nodes), tuple(sorted(slots, key=lambda slot: _listing_order(slot, order)))
+    )
 
 
-def _listed(slot: FleetSlot, order: Mapping[str, int]) -> tuple[object, ...]:
+def _listing_order(slot: FleetSlot, order: Mapping[str, int]) -> tuple[object, ...]:
     """Free slots first; of those that are held idle, the longest first."""
     return _PLACE[slot.state], -(slot.idle_s or 0.0), order[slot.node], _natural(slot.slot), slot.uuid
 
@@ -194,17 +196,19 @@ _NO_READINGS = _Readings({}, {}, {})
 def _readings(answers: FleetAnswers, targets: FleetTargets) -> _Readings:
     values: dict[tuple[str, str], dict[Key, float]] = defaultdict(dict)
     holders: dict[Key, dict[str, float]] = defaultdict(dict)
-    models = {key: row.labels.get("name", "") for key, row in _placed(answers.of(queries.GPU_INFO), targets.node_of)}
-    for key, row in _placed(answers.of(queries.HOLDER), targets.node_of):
+    models = {
+        key: row.labels.get("name", "") for key, row in _place_rows(answers.of(queries.GPU_INFO), targets.node_of)
+    }
+    for key, row in _place_rows(answers.of(queries.HOLDER), targets.node_of):
         holders[key][row.labels.get("holder", "")] = row.value or 0.0
     for metric in _NUMBERS:
-        for key, row in _placed(answers.of(metric), targets.node_of):
+        for key, row in _place_rows(answers.of(metric), targets.node_of):
             if row.value is not None:
                 values[metric, row.labels.get("which") or row.labels.get("queue") or ""][key] = row.value
     return _Readings(values, holders, models)
 
 
-def _placed(rows: Iterable[Sample], node_of: Mapping[str, str]) -> Iterator[tuple[Key, Sample]]:
+def _place_rows(rows: Iterable[Sample], node_of: Mapping[str, str]) -> Iterator[tuple[Key, Sample]]:
     """The rows of nodes that answer. A row without a UUID is left out."""
     for row in rows:
         labels = row.labels
@@ -216,14 +220,14 @@ def _placed(rows: Iterable[Sample], node_of: Mapping[str, str]) -> Iterator[tupl
 def _answering_slots(answers: FleetAnswers, targets: FleetTargets) -> list[FleetSlot]:
     readings = _readings(answers, targets)
     newest: dict[Key, tuple[tuple[float, int], Sample]] = {}
-    for key, row in _placed(answers.states, targets.node_of):
+    for key, row in _place_rows(answers.states, targets.node_of):
         # Of two series with the same time, the one that promises less is in force.
         rank = (row.value or 0.0, _PLACE[_state(row)])
         if key not in newest or rank > newest[key][0]:
             newest[key] = rank, row
     slots = {key: _slot(key, row, readings.models, readings) for key, (_, row) in newest.items()}
     with_slots = {(slot.node, slot.gpu_uuid) for slot in slots.values()}
-    for key, row in _placed(answers.of(queries.GPU_INFO), targets.node_of):
+    for key, row in _place_rows(answers.of(queries.GPU_INFO), targets.node_of):
         # A GPU without a slot: of an older agent, or in MIG mode without an instance.
         if key not in with_slots:
             slots[key] = _slot(key, row, readings.models, readings)
@@ -274,10 +278,10 @@ def _with_queue(slot: FleetSlot, first_uuid: str, readings: _Readings) -> FleetS
 
 def _silent_slots(answers: FleetAnswers, targets: FleetTargets) -> Iterator[FleetSlot]:
     at_home = {instance: instance for instance in targets.silent}
-    models = {key: row.labels.get("name", "") for key, row in _placed(answers.remembered_gpus, at_home)}
-    rows = dict(_placed(answers.remembered_states, at_home))
+    models = {key: row.labels.get("name", "") for key, row in _place_rows(answers.remembered_gpus, at_home)}
+    rows = dict(_place_rows(answers.remembered_states, at_home))
     with_slots = {(node, row.labels.get("gpu_uuid", "")) for (node, _), row in rows.items()}
-    rows |= {key: row for key, row in _placed(answers.remembered_gpus, at_home) if key not in with_slots}
+    rows |= {key: row for key, row in _place_rows(answers.remembered_gpus, at_home) if key not in with_slots}
     for (node, uuid), row in rows.items():
         if uuid not in targets.answering_uuids:
             yield _slot((node, uuid), row, models)

@@ -163,7 +163,9 @@ class History:
         end_bucket -= (end_bucket + 1) % fold
         buckets = min(round(range_s / tier.step_s), tier.length - (tier.bucket - end_bucket)) // fold * fold
         subjects = (NODE,) if series in NODE_SERIES else tuple(self._seen)
-        columns = {subject: folded(tier.last((subject, series), end_bucket, buckets), fold) for subject in subjects}
+        columns = {
+            subject: fold_values(tier.last((subject, series), end_bucket, buckets), fold) for subject in subjects
+        }
         end_of_window_s = self._now_wall_s + (end_bucket + 1) * tier.step_s - self._now_monotonic_s
         return Window(tier.step_s * fold, end_of_window_s - buckets * tier.step_s, columns)
 
@@ -180,7 +182,7 @@ class History:
                 tier.forget(longest_gone)
 
 
-def folded(values: Sequence[float], fold: int) -> Sequence[float]:
+def fold_values(values: Sequence[float], fold: int) -> Sequence[float]:
     """Means of `fold` values each, ignoring missing ones."""
     if fold == 1:
         return values
@@ -214,16 +216,16 @@ def _node_values(snapshot: Snapshot) -> Iterator[tuple[str, float | None]]:
         (
             None if cpu is None else cpu.utilization_ratio,
             used,
-            None if pressure is None else _stalled(pressure.cpu),
-            None if pressure is None else _stalled(pressure.memory),
-            None if pressure is None else _stalled(pressure.io),
+            None if pressure is None else _stalled_percent(pressure.cpu),
+            None if pressure is None else _stalled_percent(pressure.memory),
+            None if pressure is None else _stalled_percent(pressure.io),
             None if health is None else health.score,
         ),
         strict=True,
     )
 
 
-def _stalled(pressure: Pressure | None) -> float | None:
+def _stalled_percent(pressure: Pressure | None) -> float | None:
     return None if pressure is None or pressure.some is None else pressure.some.avg10
 
 

@@ -145,7 +145,7 @@ class Shape(NamedTuple):
                 if selected is None:
                     continue
                 chosen = selected
-            shaped = _shaped(metric, chosen, tuple(kept), self.old_namespace, extra.names)
+            shaped = _shape(metric, chosen, tuple(kept), self.old_namespace, extra.names)
             yield shaped.of(
                 ((*(labels[place] for place in kept), *labels[len(LABELS) :], *extra.of(labels)), value)
                 for labels, value in family.points
@@ -156,7 +156,7 @@ _AS_IT_IS = Shape()
 
 
 @lru_cache(maxsize=512)
-def _shaped(metric: Metric, chosen: ChosenField, kept: tuple[int, ...], old: bool, extra: tuple[str, ...]) -> Metric:
+def _shape(metric: Metric, chosen: ChosenField, kept: tuple[int, ...], old: bool, extra: tuple[str, ...]) -> Metric:
     renamed = _OLD_LABELS if old else {}
     own = (*(LABELS[place] for place in kept), *metric.labels[len(LABELS) :])
     optional = frozenset((*(renamed.get(name, name) for name in metric.optional), *extra))

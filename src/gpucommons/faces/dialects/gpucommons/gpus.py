@@ -83,7 +83,7 @@ Value = float | None
 
 _ONE: tuple[tuple[Metric, Callable[[Gpu], Value]], ...] = (
     (RESERVED, lambda gpu: gpu.readings.memory_reserved_bytes),
-    (FAN, lambda gpu: _scaled(gpu.readings.fan_percent, 0.01)),
+    (FAN, lambda gpu: _scale(gpu.readings.fan_percent, 0.01)),
     (PERFORMANCE_STATE, lambda gpu: gpu.readings.performance_state),
     (PERSISTENCE, lambda gpu: gpu.readings.persistence_mode),
     (COMPUTE_MODE, lambda gpu: gpu.readings.compute_mode),
@@ -97,12 +97,12 @@ _SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], .
     (
         VIOLATION,
         (
-            ("power", lambda gpu: _scaled(gpu.readings.power_violation_ns, 1 / _NS_PER_S)),
-            ("thermal", lambda gpu: _scaled(gpu.readings.thermal_violation_ns, 1 / _NS_PER_S)),
-            ("sync_boost", lambda gpu: _scaled(gpu.readings.sync_boost_violation_ns, 1 / _NS_PER_S)),
-            ("board_limit", lambda gpu: _scaled(gpu.readings.board_limit_violation_ns, 1 / _NS_PER_S)),
-            ("low_utilization", lambda gpu: _scaled(gpu.readings.low_utilization_violation_ns, 1 / _NS_PER_S)),
-            ("reliability", lambda gpu: _scaled(gpu.readings.reliability_violation_ns, 1 / _NS_PER_S)),
+            ("power", lambda gpu: _scale(gpu.readings.power_violation_ns, 1 / _NS_PER_S)),
+            ("thermal", lambda gpu: _scale(gpu.readings.thermal_violation_ns, 1 / _NS_PER_S)),
+            ("sync_boost", lambda gpu: _scale(gpu.readings.sync_boost_violation_ns, 1 / _NS_PER_S)),
+            ("board_limit", lambda gpu: _scale(gpu.readings.board_limit_violation_ns, 1 / _NS_PER_S)),
+            ("low_utilization", lambda gpu: _scale(gpu.readings.low_utilization_violation_ns, 1 / _NS_PER_S)),
+            ("reliability", lambda gpu: _scale(gpu.readings.reliability_violation_ns, 1 / _NS_PER_S)),
         ),
     ),
     (
@@ -124,19 +124,19 @@ _SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], .
     (
         CLOCK,
         (
-            ("graphics", lambda gpu: _scaled(gpu.readings.clock_graphics_mhz, _MHZ)),
-            ("sm", lambda gpu: _scaled(gpu.readings.clock_sm_mhz, _MHZ)),
-            ("memory", lambda gpu: _scaled(gpu.readings.clock_memory_mhz, _MHZ)),
-            ("video", lambda gpu: _scaled(gpu.readings.clock_video_mhz, _MHZ)),
-            ("sm_max", lambda gpu: _scaled(gpu.identity.clock_sm_max_mhz, _MHZ)),
-            ("memory_max", lambda gpu: _scaled(gpu.identity.clock_memory_max_mhz, _MHZ)),
+            ("graphics", lambda gpu: _scale(gpu.readings.clock_graphics_mhz, _MHZ)),
+            ("sm", lambda gpu: _scale(gpu.readings.clock_sm_mhz, _MHZ)),
+            ("memory", lambda gpu: _scale(gpu.readings.clock_memory_mhz, _MHZ)),
+            ("video", lambda gpu: _scale(gpu.readings.clock_video_mhz, _MHZ)),
+            ("sm_max", lambda gpu: _scale(gpu.identity.clock_sm_max_mhz, _MHZ)),
+            ("memory_max", lambda gpu: _scale(gpu.identity.clock_memory_max_mhz, _MHZ)),
         ),
     ),
     (
         ENGINE,
         (
-            ("jpeg", lambda gpu: _scaled(gpu.readings.jpeg_percent, 0.01)),
-            ("ofa", lambda gpu: _scaled(gpu.readings.ofa_percent, 0.01)),
+            ("jpeg", lambda gpu: _scale(gpu.readings.jpeg_percent, 0.01)),
+            ("ofa", lambda gpu: _scale(gpu.readings.ofa_percent, 0.01)),
         ),
     ),
     (
@@ -156,8 +156,8 @@ _SEVERAL: tuple[tuple[Metric, tuple[tuple[str, Callable[[Gpu], Value]], ...]], .
     (
         NVLINK_BYTES,
         (
-            ("sent", lambda gpu: _scaled(gpu.readings.nvlink_tx_kibibytes, _KIBIBYTE)),
-            ("received", lambda gpu: _scaled(gpu.readings.nvlink_rx_kibibytes, _KIBIBYTE)),
+            ("sent", lambda gpu: _scale(gpu.readings.nvlink_tx_kibibytes, _KIBIBYTE)),
+            ("received", lambda gpu: _scale(gpu.readings.nvlink_rx_kibibytes, _KIBIBYTE)),
         ),
     ),
     (
@@ -190,7 +190,7 @@ GPUS_CATALOGUE = (
 )
 
 
-def _scaled(value: Value, factor: float) -> Value:
+def _scale(value: Value, factor: float) -> Value:
     return None if value is None else value * factor
 
 

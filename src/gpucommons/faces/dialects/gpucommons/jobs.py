@@ -5,7 +5,7 @@ The label is `job_id`: Prometheus gives `job` to the scrape. Series end with the
 
 from collections.abc import Callable, Iterator
 
-from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, sum_points
 from gpucommons.model.allocations import Allocation
 from gpucommons.model.ownership import WHOLE_SM
 from gpucommons.model.snapshot import Snapshot
@@ -43,14 +43,14 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
         if allocation.account.job and not allocation.is_access_only
     ]
     yield SM.of(
-        summed(
+        sum_points(
             (labels, _sm_ratio(allocation))
             for labels, allocation in rows
             if not allocation.processes or allocation.sm is not None
         )
     )
     yield MEMORY.of(
-        summed(
+        sum_points(
             (labels, allocation.memory_bytes or 0)
             for labels, allocation in rows
             if not allocation.processes or allocation.memory_bytes is not None

@@ -5,7 +5,7 @@ Owners and remainder of a GPU sum to what the device reports.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, sum_points
 from gpucommons.model.accounts import Amounts
 from gpucommons.model.ownership import OwnerShare, Portion, Unattributed
 from gpucommons.model.process_identity import PidScope
@@ -71,7 +71,7 @@ def collect_owners(snapshot: Snapshot) -> Iterator[Family]:
         yield _parts(MEMORY, ((row, row.memory) for row in rows), 1)
         yield _parts(SM, ((row, row.sm) for row in rows), _OWNER_MILLION)
         yield _parts(POWER, ((row, row.power) for row in rows), _THOUSAND)
-        yield PROCESSES.of(summed((_labels(row), row.processes) for row in rows))
+        yield PROCESSES.of(sum_points((_labels(row), row.processes) for row in rows))
     if ledger is not None:
         totals = ledger.totals or {}
         for metric, amount in _TOTALS:
@@ -81,7 +81,7 @@ def collect_owners(snapshot: Snapshot) -> Iterator[Family]:
 def _parts(metric: Metric, rows: Iterable[tuple[OwnerShare, Portion | None]], unit: int) -> Family:
     """Two owners may have the same name (two uids, a recreated pod): they share a series."""
     measured = ((row, part) for row, part in rows if part is not None)
-    sums = summed(((*_labels(row), part.basis), part.amount) for row, part in measured)
+    sums = sum_points(((*_labels(row), part.basis), part.amount) for row, part in measured)
     return metric.of((labels, amount / unit) for labels, amount in sums)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpucommons.faces.dialects.series import OVERFLOW, KeptFamilies, named_labels, within_limit
-from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, summed
+from gpucommons.faces.exposition.families import Family, HistogramPoint, counter, gauge, histogram, sum_points
 from gpucommons.model.sharing import (
     DRAIN_BUCKETS,
     HANDOFF_BUCKETS,
@@ -147,7 +147,7 @@ def collect_sharing(snapshot: Snapshot) -> Iterator[Family]:
             for labels, gpu in gpus
             for sharing_class in SharingClass
         )
-    queued = _queued(sharing)
+    queued = _count_queued(sharing)
     yield QUEUED.of(((*labels, queue), queued[gpu.uuid, queue]) for labels, gpu in gpus for queue in _QUEUES)
 
 
@@ -155,7 +155,7 @@ def _by_client(rows: Sequence[ClientSharing]) -> Iterator[Family]:
     own, rest = within_limit(rows, lambda row: row.uid)
     clients = [(named_labels(row.namespace, row.pod, row.client_id, row.gpu_uuid, row.name), row) for row in own]
     clients += [(named_labels("", OVERFLOW, "", row.gpu_uuid, ""), row) for row in rest]
-    together = summed if rest else iter
+    together = sum_points if rest else iter
     yield REVOKED.of(together((labels, 1) for labels, row in clients if row.revoked))
     yield DEMAND.of(together((labels, row.demand_ratio) for labels, row in clients if row.demand_ratio is not None))
     yield BILLED.of(together((labels, row.billed_s) for labels, row in clients))
@@ -173,7 +173,7 @@ def _standings(sharing: SharingReading) -> Iterator[tuple[tuple[str], int]]:
     yield ("left_alone",), len(sharing.left_alone)
 
 
-def _queued(sharing: SharingReading) -> Counter[tuple[str, str]]:
+def _count_queued(sharing: SharingReading) -> Counter[tuple[str, str]]:
     """By GPU and queue. A program that waits for its turn is paused; a client of nvshare waits by itself."""
     waiting = [(row.gpu_uuid, "paused" if row.program else "waiting") for row in sharing.clients if row.wait]
     parked = [(program.gpu_uuid, "parked") for program in (sharing.parking.programs if sharing.parking else ())]
@@ -301,7 +301,7 @@ def collect_parking(snapshot: Snapshot) -> Iterator[Family]:
         return
     stages = [program.stage for program in parking.programs]
     yield PARKING_PROGRAMS.of(((stage,), stages.count(stage)) for stage in _STAGES)
-    yield HOST_BYTES.of(summed(((program.user,), program.host_bytes) for program in parking.programs))
+    yield HOST_BYTES.of(sum_points(((program.user,), program.host_bytes) for program in parking.programs))
     yield PARKED.value(parking.parks)
     yield WOKEN.value(parking.wakes)
     yield REFUSED.of(((reason,), count) for reason, count in parking.refusals.items())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, summed
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, sum_points
 from gpucommons.model.allocations import WHOLE_SHARE, Allocation, AllocationState, SlotStatus
 from gpucommons.model.cost import quota_states
 from gpucommons.model.gpu import Gpu
@@ -142,7 +142,7 @@ def collect_slots(snapshot: Snapshot) -> Iterator[Family]:
     slots = [((status.slot.name, status.slot.uuid), status) for status in reading.slots]
     yield STATE.of(((*labels, *_state(status)), 1) for labels, status in slots)
     yield HOLDER.of(
-        summed(
+        sum_points(
             ((*labels, account_name(holder.account)), holder.share / WHOLE_SHARE)
             for labels, status in slots
             for holder in status.holders

@@ -6,7 +6,7 @@ What /proc/stat counts has names of its own: boot time, context switches, forks,
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
-from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, joined, untyped
+from gpucommons.faces.exposition.families import Family, Metric, counter, gauge, join_families, untyped
 from gpucommons.model.host import Chip, Clock, ClockDiscipline, PressureLine, Sensor
 from gpucommons.model.snapshot import Snapshot
 
@@ -377,7 +377,7 @@ HWMON_CATALOGUE = (
 
 def collect_hwmon(snapshot: Snapshot) -> list[Family]:
     hardware = snapshot.readings.hardware
-    return [] if hardware is None else joined(_chips(hardware.chips or ()))
+    return [] if hardware is None else join_families(_chips(hardware.chips or ()))
 
 
 def _chips(chips: Iterable[Chip]) -> Iterator[Family]:

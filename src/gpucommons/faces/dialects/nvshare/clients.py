@@ -67,7 +67,7 @@ def _any(metric: Metric, read: Callable[[ClientSharing], bool | None]) -> _Value
     return _Value(metric, read, of_pod)
 
 
-def _exceeded(client: ClientSharing) -> bool | None:
+def _exceeds_quota(client: ClientSharing) -> bool | None:
     if client.protocol_version == 1:
         return None
     return 0 < client.memory_quota_bytes < client.allocated_bytes
@@ -125,7 +125,7 @@ _VALUES: tuple[_Value, ...] = (
         attrgetter("memory_quota_bytes"),
         _quota,
     ),
-    _any(_gauge("memory_quota_exceeded", "State of a client's memory quota: 1 if exceeded, else 0."), _exceeded),
+    _any(_gauge("memory_quota_exceeded", "State of a client's memory quota: 1 if exceeded, else 0."), _exceeds_quota),
     _sum(
         _gauge("core_quota_config_percent", "Configured share of GPU time of a client, 1 to 100."),
         attrgetter("core_quota_percent"),
@@ -182,7 +182,7 @@ def _by_client(clients: Pod, departed: Pod) -> Iterator[Family]:
     others = _overflow(rest)
     yield INFO.of([*(((*labels, _index(client), str(client.pid)), 1) for labels, client in rows), *_info(others)])
     used = [((*labels, str(c.pid)), c.nvml_bytes) for labels, c in rows if c.nvml_bytes is not None]
-    yield NVML_USED.of([*used, *_nvml_used(others)])
+    yield NVML_USED.of([*used, *_nvml_points(others)])
     yield QUOTA_SOURCE.of(_sources([*((labels, (client,)) for labels, client in rows), *others]))
     names = [labels for labels, _ in rows]
     for metric, read, of_pod in _VALUES:
@@ -192,14 +192,14 @@ def _by_client(clients: Pod, departed: Pod) -> Iterator[Family]:
 
 
 def _by_pod(clients: Pod, departed: Pod) -> Iterator[Family]:
-    own, rest = within_limit(_folded(clients, departed), lambda row: row[1][0].uid)
+    own, rest = within_limit(_fold(clients, departed), lambda row: row[1][0].uid)
     # A client may have the name of the overflow: then its values are in that series.
     rest += [row for row in own if row[0][:2] == _OVERFLOW_NAME]
     own = [row for row in own if row[0][:2] != _OVERFLOW_NAME]
     others = _overflow(client for _, pod in rest for client in pod)
     rows = [*own, *others]
     yield INFO.of([*(((*labels, _index(pod[0]), ""), 1) for labels, pod in own), *_info(others)])
-    yield NVML_USED.of(_nvml_used(rows))
+    yield NVML_USED.of(_nvml_points(rows))
     yield QUOTA_SOURCE.of(_sources(rows))
     for metric, _, read in _VALUES:
         yield metric.of(_points(rows, read))
@@ -217,7 +217,7 @@ def _info(overflow: list[tuple[_Labels, Pod]]) -> list[Point]:
     return [((*labels, _index(group[0]), ""), len(group)) for labels, group in overflow]
 
 
-def _nvml_used(pods: list[tuple[_Labels, Pod]]) -> list[Point]:
+def _nvml_points(pods: list[tuple[_Labels, Pod]]) -> list[Point]:
     return [((*labels, ""), value) for labels, value in _points(pods, _NVML_OF_POD)]
 
 
@@ -225,14 +225,14 @@ def _points(pods: list[tuple[_Labels, Pod]], read: Callable[[Pod], float | None]
     return [(labels, value) for labels, pod in pods if (value := read(pod)) is not None]
 
 
-def _folded(clients: Pod, departed: Pod) -> list[tuple[_Labels, Pod]]:
+def _fold(clients: Pod, departed: Pod) -> list[tuple[_Labels, Pod]]:
     """By pod and GPU. Departed clients appear only if no client of their pod is left."""
-    living = _grouped(clients)
-    gone = {labels: pod for labels, pod in _grouped(departed).items() if labels not in living}
+    living = _group_by_pod(clients)
+    gone = {labels: pod for labels, pod in _group_by_pod(departed).items() if labels not in living}
     return [*living.items(), *gone.items()]
 
 
-def _grouped(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
+def _group_by_pod(clients: Iterable[ClientSharing]) -> dict[_Labels, list[ClientSharing]]:
     pods: dict[_Labels, list[ClientSharing]] = {}
     for client in clients:
         pods.setdefault((client.namespace, client.pod, "", client.gpu_uuid), []).append(client)

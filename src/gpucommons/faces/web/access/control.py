@@ -34,7 +34,7 @@ _MAX_REMEMBERED = 64
 log = logging.getLogger(__name__)
 
 
-def resolved_name() -> str:
+def resolve_name() -> str:
     """The machine's name with its domain. May query DNS, so it may block."""
     return socket.getfqdn()
 

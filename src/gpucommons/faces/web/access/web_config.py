@@ -125,7 +125,7 @@ def parse_web_config(text: str, file: Path, *, may_be_empty: bool = True) -> Web
     http = root.section("http_server_config")
     users = root.section("basic_auth_users")
     rate = root.section("rate_limit")
-    root.done()
+    root.check_unknown_keys()
     return WebConfig(_tls(tls), _users(users), _rate_limit(rate), _headers(http))
 
 
@@ -188,7 +188,7 @@ class _Section:
         rest, self._values = self._values, {}
         return rest
 
-    def done(self) -> None:
+    def check_unknown_keys(self) -> None:
         for key in self._values:
             raise self.mistake(key, f"unknown key; use one of {', '.join(self._known)}")
 
@@ -217,7 +217,7 @@ def _tls(section: _Section) -> TlsConfig | None:
         prefer_server_cipher_suites=section.take("prefer_server_cipher_suites", bool, True),
         curve_preferences=section.texts("curve_preferences"),
     )
-    section.done()
+    section.check_unknown_keys()
     for key, path in (("cert_file", cert_file), ("key_file", key_file)):
         if path is None:
             raise section.mistake(key, "missing; TLS needs a certificate and its key")
@@ -251,7 +251,7 @@ def _users(section: _Section) -> Mapping[str, bytes]:
 def _rate_limit(section: _Section) -> RateLimit | None:
     interval = str(section.take("interval", object, "0"))
     burst = section.take("burst", int, 1)
-    section.done()
+    section.check_unknown_keys()
     interval_s = _duration_s(interval)
     if interval_s is None:
         raise section.mistake("interval", f"invalid duration {interval!r}; use a value such as 1s or 250ms")
@@ -273,9 +273,9 @@ def _headers(section: _Section) -> Mapping[str, str]:
     # HTTP/2 is offered and never required, so a server with HTTP/1.1 only is correct for both values.
     section.take("http2", bool, True)
     headers = section.section("headers")
-    section.done()
+    section.check_unknown_keys()
     values = {name: headers.take(name, str, "").strip() for name in _HEADER_CHOICES}
-    headers.done()
+    headers.check_unknown_keys()
     for name, value in values.items():
         choices = _HEADER_CHOICES[name]
         if value and choices is not None and value.lower() not in choices:

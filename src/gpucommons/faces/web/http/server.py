@@ -15,7 +15,7 @@ from pathlib import Path
 from gpucommons.base.address import Address, UnixAddress, parse_address, parse_unix_address
 from gpucommons.base.threads import in_daemon_thread
 from gpucommons.base.unix_listener import ListenError
-from gpucommons.faces.web.access.control import AccessControl, HostNames, resolved_name
+from gpucommons.faces.web.access.control import AccessControl, HostNames, resolve_name
 from gpucommons.faces.web.access.reload import WebConfigFile
 from gpucommons.faces.web.access.tls import Tls
 from gpucommons.faces.web.http.connections import ConnectionLimits, Connections
@@ -138,7 +138,7 @@ class WebServer:
 
     async def _resolve_own_name(self) -> None:
         # After the start: DNS may not answer.
-        self._hosts.add(await in_daemon_thread(resolved_name))
+        self._hosts.add(await in_daemon_thread(resolve_name))
 
     def stats(self) -> Stats:
         return Stats(

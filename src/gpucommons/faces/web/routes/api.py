@@ -15,7 +15,7 @@ from gpucommons.faces.documents.fleet import fleet_document
 from gpucommons.faces.documents.openapi import index, openapi
 from gpucommons.faces.documents.parameters import BadParameter, Value, read_query
 from gpucommons.faces.documents.resources import SNAPSHOT, Resource
-from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.faces.documents.values import Json, encode
 from gpucommons.faces.documents.view import View, view_for
 from gpucommons.faces.fleet.queries import FleetError
 from gpucommons.faces.fleet.reader import FleetReader
@@ -26,7 +26,7 @@ from gpucommons.faces.web.routes.request import (
     Request,
     Response,
     accepts_gzip,
-    compressed,
+    gzip_body,
     matches_etag,
     text,
 )
@@ -69,8 +69,8 @@ class Api:
         self._jobs = jobs
         self._reports: Counter[Viewer] = Counter()
         self._turn_log = TurnLog()
-        self._index = encoded(index(version))
-        self._openapi = encoded(openapi(version))
+        self._index = encode(index(version))
+        self._openapi = encode(openapi(version))
         # Part of every ETag: sequence numbers start again with each agent.
         self._life = secrets.token_hex(4)
         self._sequence = -1
@@ -113,10 +113,10 @@ class Api:
             if matches_etag(request.if_none_match, etag):
                 return _not_modified(etag)
             key = (resource.name, *sorted(values.items()), request.viewer)
-            body = self._cached(key, lambda: self._make(resource, view, request.viewer, values))
+            body = self._get_or_make(key, lambda: self._make(resource, view, request.viewer, values))
         except BadParameter as error:
             return _bad_parameter(error)
-        return _response(request, body, etag, lambda: self._cached((*key, "gzip"), lambda: compressed(body)))
+        return _response(request, body, etag, lambda: self._get_or_make((*key, "gzip"), lambda: gzip_body(body)))
 
     async def history(self, request: Request) -> Response:
         view = self._view(request.viewer)
@@ -131,8 +131,8 @@ class Api:
         except BadParameter as error:
             return _bad_parameter(error)
         except PrometheusError as error:
-            return _failed(str(error))
-        return _response(request, body, etag, lambda: compressed(body))
+            return _failure(str(error))
+        return _response(request, body, etag, lambda: gzip_body(body))
 
     async def report(self, request: Request) -> Response:
         view = self._view(request.viewer)
@@ -164,14 +164,14 @@ class Api:
             return _TOO_MANY_REPORTS
         self._reports[request.viewer] += 1
         try:
-            body = encoded(await document)
+            body = encode(await document)
         except report_document.LedgerUnreadable as error:
-            return _failed(str(error))
+            return _failure(str(error))
         finally:
             self._reports[request.viewer] -= 1
             # A viewer without reports is forgotten.
             self._reports += Counter()
-        return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
+        return _response(request, body, self._etag(request.viewer), lambda: gzip_body(body))
 
     @property
     def has_fleet(self) -> bool:
@@ -184,7 +184,7 @@ class Api:
         except BadParameter as error:
             return _bad_parameter(error)
         except FleetError as error:
-            return _failed(str(error))
+            return _failure(str(error))
         etag = self._etag(request.viewer, f"fleet-{view.time_wall_s}" if view else "fleet")
         if matches_etag(request.if_none_match, etag):
             return _not_modified(etag)
@@ -204,9 +204,9 @@ class Api:
         except BadParameter as error:
             return _bad_parameter(error)
         except FleetError as error:
-            return _failed(str(error))
-        body = encoded(document)
-        return _response(request, body, self._etag(request.viewer), lambda: compressed(body))
+            return _failure(str(error))
+        body = encode(document)
+        return _response(request, body, self._etag(request.viewer), lambda: gzip_body(body))
 
     async def _fleet_body(self, view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:
         """Encoded in a thread, once for all viewers that see the same: a large fleet takes as long as a few scrapes."""
@@ -244,10 +244,10 @@ class Api:
 
     def _make(self, resource: Resource, view: View, viewer: Viewer, values: Mapping[str, Value]) -> bytes:
         if resource.name == "snapshot":
-            return encoded(self.document(viewer))
-        return encoded(resource.make(view, values))
+            return encode(self.document(viewer))
+        return encode(resource.make(view, values))
 
-    def _cached(self, key: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
+    def _get_or_make(self, key: tuple[object, ...], make: Callable[[], bytes]) -> bytes:
         body = self._bodies.get(key)
         if body is None:
             body = make()
@@ -261,8 +261,8 @@ class Api:
 
 
 def _fleet_bodies(view: FleetView | None, viewer: Viewer) -> tuple[bytes, bytes]:
-    body = encoded(fleet_document(view, viewer))
-    return body, compressed(body)
+    body = encode(fleet_document(view, viewer))
+    return body, gzip_body(body)
 
 
 def _response(request: Request, body: bytes, etag: str, compress: Callable[[], bytes]) -> Response:
@@ -280,13 +280,13 @@ def _headers(etag: str) -> dict[str, str]:
     return {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
 
 
-def _failed(line: str) -> Response:
+def _failure(line: str) -> Response:
     """What the document needs cannot be read."""
-    return Response(encoded({"error": line, "parameter": ""}), _JSON, 502)
+    return Response(encode({"error": line, "parameter": ""}), _JSON, 502)
 
 
-_NO_LEDGER = _failed("no ledger is kept; set [ledger] enabled = true")
+_NO_LEDGER = _failure("no ledger is kept; set [ledger] enabled = true")
 
 
 def _bad_parameter(error: BadParameter) -> Response:
-    return Response(encoded({"error": error.line, "parameter": error.parameter}), _JSON, 400)
+    return Response(encode({"error": error.line, "parameter": error.parameter}), _JSON, 400)

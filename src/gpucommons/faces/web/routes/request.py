@@ -61,7 +61,7 @@ def matches_etag(if_none_match: str, etag: str) -> bool:
     return etag in tags or "*" in tags
 
 
-def compressed(body: bytes, level: int = 1) -> bytes:
+def gzip_body(body: bytes, level: int = 1) -> bytes:
     return gzip.compress(body, compresslevel=level, mtime=0)
 
 

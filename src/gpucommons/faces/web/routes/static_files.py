@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, accepts_gzip, compressed, matches_etag
+from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, accepts_gzip, gzip_body, matches_etag
 from gpucommons.model.snapshot import Snapshot
 
 _TYPES = {
@@ -44,7 +44,7 @@ class StaticFile:
         if name.endswith(".js") and not name.startswith(_VENDORED):
             plain = _NOT_SERVED.sub(b"", plain)
         digest = hashlib.sha256(plain).hexdigest()[:20]
-        return cls(content_type, plain, compressed(plain, 9), f'"{digest}"')
+        return cls(content_type, plain, gzip_body(plain, 9), f'"{digest}"')
 
     def endpoint(self, request: Request) -> Response:
         headers = {"ETag": self.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
@@ -88,5 +88,5 @@ def _index(index: bytes, snapshot: Snapshot | None, fleet_path: str, request: Re
     body = body.replace(b"{fleet}", fleet_path.encode())
     headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
     if accepts_gzip(request.accept_encoding):
-        body, headers["Content-Encoding"] = compressed(body, 6), "gzip"
+        body, headers["Content-Encoding"] = gzip_body(body, 6), "gzip"
     return Response(body, _TYPES[".html"], headers=headers)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 
 from gpucommons.faces.documents.delta import delta
-from gpucommons.faces.documents.values import Json, encoded
+from gpucommons.faces.documents.values import Json, encode
 from gpucommons.model.viewer import Viewer
 
 BEAT_S = 15.0
@@ -163,4 +163,4 @@ class Broadcaster:
 
 def _event(name: str, sequence: Json, data: Json) -> bytes:
     # JSON escapes line breaks, so the data is one line whatever names it contains.
-    return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), str(sequence).encode(), encoded(data))
+    return b"event: %s\nid: %s\ndata: %s\n\n" % (name.encode(), str(sequence).encode(), encode(data))
