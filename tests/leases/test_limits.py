@@ -163,7 +163,7 @@ def test_pause_gives_the_slot_to_the_next_lease_and_pauses_the_program_meanwhile
     world.look(slots=USED, programs=(PROGRAM, stray))
     assert reports[-1] == [50], "others are only reported: leases.enforce"
     assert [each.paused for each in world.service.reading.trespassers] == [True, False]
-    world.service.done(id, report=False)
+    world.service.finish(id, report=False)
     assert reports[-1] == []
     assert world.signals == []
 

@@ -51,7 +51,7 @@ def test_a_lease_survives_a_restart_and_a_forged_token_does_not(world: SteppedSe
     with pytest.raises(LeaseRefused, match="has a connection"):
         resumed(world, alice)
     again = resumed(world, bob)
-    world.service.done(alice.last("queued")["id"], report=False)
+    world.service.finish(alice.last("queued")["id"], report=False)
     assert again.events() == ["waiting", "granted"]
 
 
@@ -114,7 +114,7 @@ def test_the_record_holds_no_token_and_a_damaged_one_is_not_fatal(world: Stepped
     (tmp_path / "leases.json").unlink()
     (tmp_path / "leases.json").mkdir()
     world.service.open(bobs().client(), RunRequest())
-    world.service.done(alice.last("queued")["id"], report=False)
+    world.service.finish(alice.last("queued")["id"], report=False)
     assert not world.service.reading.recorded
     assert len(world.service.reading.leases) == 1, "leases go on without a record"
 
@@ -123,7 +123,7 @@ def test_slots_of_a_client_that_died_are_given_again_after_they_were_read(world:
     alice, bob = Inbox(), bobs()
     id = world.service.open(alice.client(), RunRequest())
     world.service.open(bob.client(), RunRequest())
-    world.service.left(id)
+    world.service.disconnect(id)
     assert "granted" not in bob.events()
     world.later(1.0)
     world.look()
@@ -185,7 +185,7 @@ def test_trespassers_are_reported_with_each_reading_and_forgotten_with_their_lea
     assert reports[-2:] == [[12], [12]]
     assert [each.paused for each in world.service.reading.trespassers] == [True]
     # Before the next reading: it goes on at once.
-    world.service.done(id, report=False)
+    world.service.finish(id, report=False)
     assert reports[-1] == []
     assert world.service.reading.trespassers == ()
 
@@ -203,7 +203,7 @@ def test_what_a_command_started_is_no_trespasser_while_its_client_is_away(world:
 def test_a_report_waits_until_the_last_interval_is_billed(world: SteppedService) -> None:
     alice = Inbox()
     id = world.service.open(alice.client(), RunRequest())
-    world.service.done(id, report=True)
+    world.service.finish(id, report=True)
     world.look(unbilled=frozenset({id}))
     assert world.reports == []
     world.look()
@@ -224,8 +224,8 @@ def test_a_cancelled_lease_has_a_report_when_its_command_has_ended(world: Steppe
     world.service.cancel(waits, bob.uid, False)
     world.look()
     assert world.reports == [], "its command has not ended"
-    world.service.done(id, report=True)
-    world.service.done(waits, report=True)
+    world.service.finish(id, report=True)
+    world.service.finish(waits, report=True)
     world.look()
     assert world.reports == [id], "a request that was cancelled held nothing"
     world.service.deliver_report(id, {"job": None})
@@ -235,8 +235,8 @@ def test_a_cancelled_lease_has_a_report_when_its_command_has_ended(world: Steppe
 def test_a_client_that_does_not_wait_for_its_report_gets_none(world: SteppedService) -> None:
     alice = Inbox()
     id = world.service.open(alice.client(), RunRequest())
-    world.service.done(id, report=True)
-    world.service.left(id)
+    world.service.finish(id, report=True)
+    world.service.disconnect(id)
     world.look()
     assert world.reports == []
     world.service.deliver_report(id, {"job": None})
@@ -300,18 +300,18 @@ def test_a_reservation_reports_slots_that_are_held_beyond_its_start(world: Stepp
     request = ReserveRequest(1, world.wall_s + 60, 3600)
     world.service.open(Inbox().client(), RunRequest())
     made = world.service.reserve(1002, "bob", request)
-    (held,) = world.service.held_beyond(made)
+    (held,) = world.service.find_held_beyond(made)
     assert held.sentence == "GPU 0 is held by alice"
     assert world.service.reading.held_reservations == {}, "it is not in force yet"
     world.later(61.0)
     assert world.service.reading.held_reservations == {made.id: (held,)}
-    assert world.service.held_beyond(replace(made, user="alice")) == (), "one's own lease is not in the way"
+    assert world.service.find_held_beyond(replace(made, user="alice")) == (), "one's own lease is not in the way"
 
 
 def test_a_lease_that_ends_before_a_reservation_does_not_hold_it_up(world: SteppedService) -> None:
     world.service.open(Inbox().client(), RunRequest(limit_s=30))
     made = world.service.reserve(1002, "bob", ReserveRequest(1, world.wall_s + 60, 3600))
-    assert world.service.held_beyond(made) == ()
+    assert world.service.find_held_beyond(made) == ()
 
 
 class Daemons:

@@ -91,11 +91,11 @@ class QueueRequest:
 LeaseLine = RunRequest | ResumeRequest | ReserveRequest | CancelRequest | QueueRequest
 
 
-def encoded_line(line: Line) -> bytes:
+def encode_line(line: Line) -> bytes:
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
-def decoded_line(raw: bytes) -> dict[str, object]:
+def decode_line(raw: bytes) -> dict[str, object]:
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
@@ -106,7 +106,7 @@ def decoded_line(raw: bytes) -> dict[str, object]:
 
 
 def parse_request(raw: bytes) -> LeaseLine:
-    line = decoded_line(raw)
+    line = decode_line(raw)
     request = line.get("request")
     if request == "run":
         return RunRequest(
@@ -145,7 +145,7 @@ def parse_request(raw: bytes) -> LeaseLine:
 
 def is_done(raw: bytes) -> tuple[bool, bool]:
     """Whether a line of a client with a lease says that its command has ended, and whether a report is requested."""
-    line = decoded_line(raw)
+    line = decode_line(raw)
     return line.get("request") == "done", line.get("report") is True
 
 
@@ -228,7 +228,7 @@ class LeaseConnection:
 
     def send(self, line: Line) -> None:
         try:
-            self._socket.sendall(encoded_line(line))
+            self._socket.sendall(encode_line(line))
         except OSError as error:
             raise LeaseServiceGone(f"the agent does not answer: {error.strerror or error}") from None
 
@@ -246,7 +246,7 @@ class LeaseConnection:
             chunk = self._socket.recv(65536)
             if not chunk:
                 raise LeaseServiceGone("the agent has closed the connection")
-            self._lines += map(decoded_line, self._splitter.feed(chunk))
+            self._lines += map(decode_line, self._splitter.feed(chunk))
         except (OSError, LineTooLong, LeaseMessageError) as error:
             raise LeaseServiceGone(f"the agent does not answer: {error}") from None
 

@@ -71,7 +71,7 @@ class LabLeaseUsers:
             elif player.ends_s is not None and now_s >= player.ends_s:
                 id = player.id
                 self._leave(player, player.run.away_s)
-                service.done(id, report=False)
+                service.finish(id, report=False)
             elif player.ends_s is not None and player.job is None and now_s >= player.begins_s:
                 self._start(player)
 

@@ -74,7 +74,7 @@ class MpsControl:
         directory = self._root / f"{_SHARED_NAME if key.uid is None else key.uid}-{key.gpu_uuid}"
         return MpsPlaces(directory / "p", directory / "log")
 
-    def left_over(self) -> list[MpsKey]:
+    def find_left_over(self) -> list[MpsKey]:
         """The daemons of an earlier agent that answer."""
         try:
             names = sorted(os.listdir(self._root))

@@ -88,7 +88,7 @@ class MpsSupervisor:
 
     async def start(self) -> None:
         """Finds what an earlier agent left: it is used again, or stopped where no lease needs it."""
-        for key in await asyncio.to_thread(self.control.left_over):
+        for key in await asyncio.to_thread(self.control.find_left_over):
             self._daemons[key] = MpsDaemon(DaemonStage.RUNNING, monotonic())
             log.info("mps: the daemon for %s is still there", self._name(key))
         self._running = asyncio.create_task(self._run(), name="mps")
@@ -198,7 +198,7 @@ class MpsSupervisor:
         watch, now_s = self._watches[key], monotonic()
         await self._read_logs(key)
         if not await asyncio.to_thread(self.control.is_alive, key):
-            self._died(key, "it ended by itself; programs that used it have failed")
+            self._record_death(key, "it ended by itself; programs that used it have failed")
             return
         if now_s - watch.asked_s < _ASK_S:
             return
@@ -207,9 +207,9 @@ class MpsSupervisor:
         watch.silent = 0 if answers else watch.silent + 1
         if watch.silent >= _MAX_SILENT:
             await asyncio.to_thread(self.control.kill, key)
-            self._died(key, "it did not answer and was killed; programs that used it have failed")
+            self._record_death(key, "it did not answer and was killed; programs that used it have failed")
 
-    def _died(self, key: MpsKey, reason: str) -> None:
+    def _record_death(self, key: MpsKey, reason: str) -> None:
         self._deaths += 1
         self._break(key, "died", f"the MPS daemon for {self._name(key)} is gone: {reason}", reason)
 

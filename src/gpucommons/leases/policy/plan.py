@@ -23,7 +23,7 @@ from gpucommons.model.names import account_name
 _ROUNDING = 1e-6
 
 
-def exceeded(
+def find_exceeded_quota(
     quotas: Iterable[LeaseQuotaSettings], user: str, gpus: float, held: Mapping[str, float], facts: UserFacts
 ) -> str | None:
     """The sentence of the first quota that `gpus` more would exceed; None if none does. `held` is by user name."""
@@ -95,12 +95,12 @@ class LeaseDurations:
 
     def expected_s(self, request: LeaseRequest) -> float:
         """Its time limit, or what the leases of its user lasted, or those of all users."""
-        return _UNKNOWN_S if request.limit_s is None and not self._ended else self._expected(request, 0.0)
+        return _UNKNOWN_S if request.limit_s is None and not self._ended else self._estimate(request, 0.0)
 
     def left_s(self, lease: Lease, now_s: float) -> float:
         """A lease that has lasted longer than all before it is expected to last as long again."""
         age_s = _age_s(lease, now_s)
-        return max(0.0, self._expected(lease.request, age_s) - age_s)
+        return max(0.0, self._estimate(lease.request, age_s) - age_s)
 
     def is_left_guess(self, lease: Lease, now_s: float) -> bool:
         return self.is_guess(lease.request, _age_s(lease, now_s))
@@ -109,7 +109,7 @@ class LeaseDurations:
         """Whether nothing shows how long it lasts: it has no limit, and no lease has lasted for longer than it."""
         return request.limit_s is None and all(seconds <= age_s for _, seconds in self._ended)
 
-    def _expected(self, request: LeaseRequest, age_s: float) -> float:
+    def _estimate(self, request: LeaseRequest, age_s: float) -> float:
         if request.limit_s is not None:
             return request.limit_s
         of_user = [seconds for user, seconds in self._ended if user == request.user][-_OF_USER:]
@@ -360,11 +360,11 @@ class _Planner:
         if not parts:
             parts = sorted(seat.slot.gpus for seat in self._seats if fits(request, seat.slot))[: request.gpus]
         held = dict(self._held_by_name)
-        for user, reserved in self._reserved_unused(request, chosen).items():
+        for user, reserved in self._unused_reservations(request, chosen).items():
             held[user] = held.get(user, 0.0) + reserved
-        return exceeded(self._board.quotas, request.user, sum(parts), held, self._board.users)
+        return find_exceeded_quota(self._board.quotas, request.user, sum(parts), held, self._board.users)
 
-    def _reserved_unused(self, request: LeaseRequest, chosen: list[_Seat]) -> Mapping[str, float]:
+    def _unused_reservations(self, request: LeaseRequest, chosen: list[_Seat]) -> Mapping[str, float]:
         """GPUs that each user's reservations keep now, without those that the user's leases and this request use.
 
         While none is chosen, the request waits for as many of them as it needs.

@@ -11,7 +11,15 @@ from typing import Final, NamedTuple
 
 from gpucommons.base.text import memory_text
 from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
-from gpucommons.leases.policy.plan import LeaseBoard, LeaseDurations, exceeded, fits, make_plan, quota_uses, sm_quota
+from gpucommons.leases.policy.plan import (
+    LeaseBoard,
+    LeaseDurations,
+    find_exceeded_quota,
+    fits,
+    make_plan,
+    quota_uses,
+    sm_quota,
+)
 from gpucommons.leases.policy.values import LeasableSlot, LeaseRefused, SlotUse, UserFacts
 from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, LeaseWait, Reservation, WaitCause
 
@@ -97,7 +105,7 @@ def mark_used(
     return marked
 
 
-def _reserved_at_once(
+def _reservations_at_once(
     reservations: Iterable[Reservation], from_s: float, until_s: float
 ) -> Iterator[Mapping[str, float]]:
     """GPUs reserved by each user, at the start of the period and whenever a reservation begins in it."""
@@ -161,7 +169,7 @@ class _Absence:
 
     until_s: dict[str, float] = field(default_factory=dict)
 
-    def expired(self, now_s: float) -> list[str]:
+    def find_expired(self, now_s: float) -> list[str]:
         return [id for id, until_s in self.until_s.items() if now_s >= until_s]
 
 
@@ -304,7 +312,7 @@ class LeaseQueue:
         if len(fitting) < request.gpus:
             raise LeaseRefused(_too_much(request, slots, len(fitting)))
         least = sum(fitting[: request.gpus])
-        if (over := exceeded(self._quotas, request.user, least, {}, self._users)) is not None:
+        if (over := find_exceeded_quota(self._quotas, request.user, least, {}, self._users)) is not None:
             raise LeaseRefused(f"{request.gpus} GPUs requested, and {over}; request fewer, or ask the administrator")
 
     def impossible(self) -> Mapping[str, str]:
@@ -352,8 +360,8 @@ class LeaseQueue:
         if sum(reservation.uid == uid for reservation in self._reservations.values()) >= _MAX_RESERVATIONS_OF_USER:
             raise LeaseRefused(f"a user may have {_MAX_RESERVATIONS_OF_USER} reservations; remove one first")
         begin_s = max(from_s, now_s)
-        for held in _reserved_at_once(self._reservations.values(), begin_s, until_s):
-            if (over := exceeded(self._quotas, user, gpus, held, self._users)) is not None:
+        for held in _reservations_at_once(self._reservations.values(), begin_s, until_s):
+            if (over := find_exceeded_quota(self._quotas, user, gpus, held, self._users)) is not None:
                 raise LeaseRefused(
                     f"{gpus} GPUs requested, and {over}, reservations of that time included; request fewer, remove a "
                     "reservation, or ask the administrator"
@@ -379,7 +387,7 @@ class LeaseQueue:
 
     def settle(self, now_s: float) -> SettledLeases:
         """Drops clients that did not come back, releases unused reservations, and grants what can be granted."""
-        dropped = tuple(self._absence.expired(now_s))
+        dropped = tuple(self._absence.find_expired(now_s))
         for id in dropped:
             self.end(id, now_s, clean=False)
         no_shows = self._settle_reservations(now_s)

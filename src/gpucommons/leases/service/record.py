@@ -39,7 +39,7 @@ KnownClients = Mapping[str, KnownClient]
 """By id of the lease or request."""
 
 
-def hashed(token: str) -> str:
+def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -57,7 +57,7 @@ class LeaseRecord:
 
     def read(self) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
         nothing: tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]] = (QueueRecord(), {}, ())
-        return self._file.read(self._parsed, nothing)
+        return self._file.read(self._parse, nothing)
 
     def write(
         self, queue: QueueRecord, clients: KnownClients, overdue: Iterable[OverdueLease] = (), durably: bool = False
@@ -78,7 +78,7 @@ class LeaseRecord:
         }
         self._file.write(value, durably)
 
-    def _parsed(self, value: dict[str, Any]) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
+    def _parse(self, value: dict[str, Any]) -> tuple[QueueRecord, KnownClients, tuple[OverdueLease, ...]]:
         reservations = tuple(
             Reservation(**{**fields, "slots": tuple(fields["slots"])}) for fields in value.get("reservations", ())
         )

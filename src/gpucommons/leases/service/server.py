@@ -21,7 +21,7 @@ from gpucommons.leases.protocol import (
     ReserveRequest,
     ResumeRequest,
     RunRequest,
-    encoded_line,
+    encode_line,
     is_done,
     parse_request,
 )
@@ -131,14 +131,14 @@ class LeaseServer:
             while raw := await connection.receive():
                 done, report = is_done(raw)
                 if done:
-                    service.done(id, report)
+                    service.finish(id, report)
                     if report:
                         # The client ends the connection when it has its report.
                         async with asyncio.timeout(_REPORT_S):
                             await connection.receive()
                     return
         finally:
-            service.left(id)
+            service.disconnect(id)
 
     def _answer(self, user: _User, request: LeaseLine) -> object:
         if isinstance(request, QueueRequest):
@@ -147,7 +147,7 @@ class LeaseServer:
             made = self.service.reserve(user.uid, user.user, request)
             slots = [self.service.reading.slots.get(uuid, uuid) for uuid in made.slots]
             sees_names = user.is_admin or self._access.sees_names(user.uid, user.is_local)
-            held = self.service.held_beyond(made)
+            held = self.service.find_held_beyond(made)
             return {
                 "id": made.id,
                 "from_s": made.from_s,
@@ -166,10 +166,10 @@ def _error(text: str) -> Line:
 
 
 def _refusal(reason: str) -> bytes:
-    return encoded_line(_error(reason))
+    return encode_line(_error(reason))
 
 
 def _send(connection: LineConnection, line: Line) -> None:
     """A client that does not read gets no further lines about its place, but all others."""
     if line.get("event") != "waiting" or connection.unread_bytes <= _MAX_UNREAD_BYTES:
-        connection.send(encoded_line(line))
+        connection.send(encode_line(line))

@@ -25,7 +25,7 @@ from gpucommons.leases.policy.values import (
 )
 from gpucommons.leases.protocol import Line, ReserveRequest, ResumeRequest, RunRequest
 from gpucommons.leases.service.limits import GpuProgram, LeaseHost, LeaseLimits, is_over_limit
-from gpucommons.leases.service.record import KnownClient, LeaseRecord, hashed
+from gpucommons.leases.service.record import KnownClient, LeaseRecord, hash_token
 from gpucommons.model.allocations import SlotStatus
 from gpucommons.model.leases import (
     Lease,
@@ -186,7 +186,7 @@ class LeaseService:
             self._counters = self._counters._replace(refused=self._counters.refused + 1)
             raise
         token = secrets.token_hex(16)
-        self._known[id] = KnownClient(hashed(token), client.pid, client.start_ticks)
+        self._known[id] = KnownClient(hash_token(token), client.pid, client.start_ticks)
         self._clients[id] = client
         self._is_dirty = True
         client.send({"event": "queued", "id": id, "token": token})
@@ -196,9 +196,8 @@ class LeaseService:
             self._end(id, clean=True)
             self._counters = self._counters._replace(refused=self._counters.refused + 1)
             self.settle()
-            raise LeaseBusy(
-                f"no slot is free now: {_shown(wait, client.sees_names).sentence}; run it without --no-wait to wait"
-            )
+            sentence = _hide_names(wait, client.sees_names).sentence
+            raise LeaseBusy(f"no slot is free now: {sentence}; run it without --no-wait to wait")
         return id
 
     def _mps_of(self, client: LeaseClient, request: RunRequest) -> str:
@@ -220,7 +219,7 @@ class LeaseService:
         waiting = self._queue.waiting.get(request.id)
         owner = lease.request if lease else waiting
         expected = self._known.get(request.id)
-        shown = hashed(request.token)
+        shown = hash_token(request.token)
         if (
             owner is None
             or expected is None
@@ -237,7 +236,7 @@ class LeaseService:
         self.settle()
         return request.id
 
-    def done(self, id: str, report: bool) -> None:
+    def finish(self, id: str, report: bool) -> None:
         """The command has ended."""
         client = self._clients.get(id) if id in self._queue.leases else self._cancelled.pop(id, None)
         if client is not None and report:
@@ -245,7 +244,7 @@ class LeaseService:
         self._end(id, clean=True)
         self.settle()
 
-    def left(self, id: str) -> None:
+    def disconnect(self, id: str) -> None:
         """The connection of a lease or of a waiting request is gone."""
         self._reports.pop(id, None)
         self._cancelled.pop(id, None)
@@ -373,7 +372,7 @@ class LeaseService:
         if lease.request.mps and self._mps is not None:
             self._unserved[id] = is_new
         elif (client := self._clients.get(id)) is not None:
-            client.send(self._granted(lease))
+            client.send(self._grant_line(lease))
 
     def _serve_mps(self) -> None:
         mps, leases = self._mps, self._queue.leases
@@ -386,7 +385,7 @@ class LeaseService:
                 del self._unserved[id]
             elif (terms := mps.terms(lease)) is not None:
                 del self._unserved[id]
-                client.send({**self._granted(lease), "mps": terms})
+                client.send({**self._grant_line(lease), "mps": terms})
             elif is_new and (why := mps.failure(lease)):
                 # A command that may run already keeps its lease.
                 del self._unserved[id]
@@ -454,7 +453,7 @@ class LeaseService:
         self._record.write(self._queue.record(), self._known, self._limits.overdue, durably)
         self._is_dirty = False
 
-    def _granted(self, lease: Lease) -> Line:
+    def _grant_line(self, lease: Lease) -> Line:
         slots = self._queue.slots or {}
         return {
             "event": "granted",
@@ -483,7 +482,7 @@ class LeaseService:
         fitting = {slot.uuid: slot.name for slot in self._queue.fitting(request)}
         return blockers_of(fitting, self._statuses, self._queue.leases.values())
 
-    def held_beyond(self, reservation: Reservation) -> tuple[SlotBlocker, ...]:
+    def find_held_beyond(self, reservation: Reservation) -> tuple[SlotBlocker, ...]:
         """Its slots that another user holds, and is not known to leave before it starts."""
         ending = {
             uuid
@@ -508,7 +507,7 @@ class LeaseService:
                 client.shown = place
                 start_s = wait.expected_start_s
                 left_s = None if start_s is None else max(0.0, start_s - now_s)
-                client.send({**self._waiting(_shown(wait, client.sees_names)), "expected_s": left_s})
+                client.send({**self._waiting(_hide_names(wait, client.sees_names)), "expected_s": left_s})
 
     def _waiting(self, wait: LeaseWait) -> Line:
         return {
@@ -564,7 +563,7 @@ class LeaseService:
             self._trespassers = left
             self._report_trespassers()
 
-    def _marked_trespassers(self) -> tuple[Trespasser, ...]:
+    def _mark_trespassers(self) -> tuple[Trespasser, ...]:
         if self._enforcement is None:
             return self._trespassers
         paused = {id(trespasser) for trespasser in self._to_pause(self._enforcement)}
@@ -596,7 +595,7 @@ class LeaseService:
             leases,
             tuple((queue.waiting[id], waits[id]) for id in ordered),
             tuple(queue.reservations.values()),
-            self._marked_trespassers(),
+            self._mark_trespassers(),
             tuple(self._no_shows),
             self._counters,
             self._record.writing,
@@ -606,13 +605,13 @@ class LeaseService:
             {
                 reservation.id: held
                 for reservation in queue.reservations.values()
-                if reservation.is_active(self._host.wall()) and (held := self.held_beyond(reservation))
+                if reservation.is_active(self._host.wall()) and (held := self.find_held_beyond(reservation))
             },
             queue.quota_uses(),
         )
 
 
-def _shown(wait: LeaseWait, sees_names: bool) -> LeaseWait:
+def _hide_names(wait: LeaseWait, sees_names: bool) -> LeaseWait:
     """As a client may see it that does not see the names of others."""
     if sees_names:
         return wait
