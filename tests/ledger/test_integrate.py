@@ -140,7 +140,7 @@ def test_taking_batches_in_between_changes_nothing(samples: list[UsageSample], c
         if number == cut:
             batches.append(integrator.take())
     batches.append(integrator.take())
-    halves = batches[0].merged(batches[1]) if len(batches) > 1 else batches[0]
+    halves = batches[0].merge(batches[1]) if len(batches) > 1 else batches[0]
     whole = run(samples)
     assert halves.slot_time == whole.slot_time
     assert halves.gaps == whole.gaps

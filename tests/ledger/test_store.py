@@ -120,7 +120,7 @@ def test_gaps_of_one_hour_are_one_row(tmp_path: Path) -> None:
     store.begin(moment(0))
     for number in range(1, 6):
         gaps = (Gap(int(WALL_S) + number, "GPU-0", "unread", NS),)
-        store.write(number, batch(1).merged(type(batch())({}, {}, gaps)), moment(number))
+        store.write(number, batch(1).merge(type(batch())({}, {}, gaps)), moment(number))
     assert store.gap_ns() == {"unread": 5 * NS}
     assert scalar(path, "SELECT count(*) FROM gaps") == 1
 

@@ -328,7 +328,7 @@ def test_only_the_last_hour_is_kept_and_the_rest_is_a_gap() -> None:
 def iter_entries(backlog: Backlog) -> Iterator[Batch]:
     while entry := backlog.first():
         yield entry.batch
-        backlog.written(entry)
+        backlog.remove_written(entry)
 
 
 def test_the_backlog_is_merged_by_the_minute_without_loss() -> None:
@@ -372,7 +372,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             while writer.state.writing:
                 number += 1
                 many = batch(10, Account("user", f"user{number}" * 50), WALL_S + 60 * number)
-                writer.submit(batch(10).merged(many), moment(10 * number))
+                writer.submit(batch(10).merge(many), moment(10 * number))
                 until(lambda n=number: held_s(writer) == 10 * n or not writer.state.writing, "tried")  # type: ignore[misc]
             served_s = held_s(writer)
             assert writer.state.failures.get("full"), writer.state

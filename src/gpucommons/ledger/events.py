@@ -167,7 +167,7 @@ def detect_events(
     trespassers, released, paused, mps = before.trespassers, before.released, before.paused, before.mps
     if readings.leases is not None:
         trespassers, released = _leases(before, readings.leases, new_events)
-        paused = _paused(before, readings.leases, new_events)
+        paused = _compare_pauses(before, readings.leases, new_events)
         if readings.leases.mps is not None:
             mps = _mps(before, readings.leases.mps, new_events)
     idle = before.idle if readings.idle is None else _idle(before, readings.idle, new_events)
@@ -315,7 +315,9 @@ def _trespasser(trespasser: Trespasser) -> Details:
     }
 
 
-def _paused(before: DetectorState, reading: LeasesReading, new_events: _NewEvents) -> Mapping[str, tuple[str, Details]]:
+def _compare_pauses(
+    before: DetectorState, reading: LeasesReading, new_events: _NewEvents
+) -> Mapping[str, tuple[str, Details]]:
     """A pause concerns the trespasser's user. One that ended with the agent is reported by the next agent."""
     now = {}
     for trespasser in reading.trespassers:
@@ -420,16 +422,16 @@ class EventLog:
         return self._thread.close(timeout_s)
 
     def _read(self) -> None:
-        state = state_after(self._remembered(read_events(self._path)))
+        state = state_after(self._remember(read_events(self._path)))
         self._publish()
         self.detector_state = state
 
     def _add(self, events: list[Event]) -> None:
-        self._unwritten.extend(self._remembered(events))
+        self._unwritten.extend(self._remember(events))
         self._publish()
         self._write()
 
-    def _remembered(self, events: Iterable[Event]) -> Iterator[Event]:
+    def _remember(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in self._numbered(events):
             self._recent.appendleft(event)
             yield event

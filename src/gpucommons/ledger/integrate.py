@@ -148,7 +148,7 @@ class Batch(NamedTuple):
     models: Mapping[str, str] = {}
     jobs: Mapping[Account, JobFigures] = {}
 
-    def merged(self, later: Self) -> "Batch":
+    def merge(self, later: Self) -> "Batch":
         usage, slot_time = dict(self.usage), dict(self.slot_time)
         for key, amounts in later.usage.items():
             usage[key] = usage[key].plus(amounts) if key in usage else amounts
@@ -204,7 +204,7 @@ class Backlog:
     def add(self, batch: Batch, until: Moment) -> None:
         last = self._entries[-1] if self._entries else None
         if last and last.number is None and until.monotonic_ns - last.began_ns < MINUTE_S * NS:
-            last.batch, last.until = last.batch.merged(batch), until
+            last.batch, last.until = last.batch.merge(batch), until
         else:
             self._entries.append(PendingBatch(until.monotonic_ns, until, batch))
         while self._entries[0].until.monotonic_ns < until.monotonic_ns - self._keep_ns:
@@ -214,7 +214,7 @@ class Backlog:
         """Drop a batch that is too old: its time becomes a gap, recorded in the newest batch."""
         seconds, newest = entry.batch.seconds, self._entries[-1]
         gap = Gap(int(entry.until.wall_s), "", NOT_WRITTEN, round(seconds * NS))
-        newest.batch = newest.batch.merged(Batch({}, {}, (*entry.batch.gaps, gap)))
+        newest.batch = newest.batch.merge(Batch({}, {}, (*entry.batch.gaps, gap)))
         self.lost_s += seconds
 
     def first(self) -> PendingBatch | None:
@@ -227,7 +227,7 @@ class Backlog:
             entry.number = self._numbers
         return entry
 
-    def written(self, entry: PendingBatch) -> None:
+    def remove_written(self, entry: PendingBatch) -> None:
         """Remove a written batch. It may have been dropped as too old during the write."""
         if self._entries and self._entries[0] is entry:
             self._entries.popleft()

@@ -97,25 +97,25 @@ def run_query(path: Path, query: Callable[[sqlite3.Connection], _Result]) -> _Re
     if not path.exists():
         raise LedgerError(ABSENT, f"{path}: no ledger; 'gpucommons up' writes it ([ledger] file)")
     try:
-        with closing(_connected(path)) as connection:
+        with closing(_connect(path)) as connection:
             return query(connection)
     except SQLITE_ERRORS as error:
         ours = from_sqlite(error)
         raise LedgerError(ours.reason, f"{path}: {ours}") from error
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     """Through the WAL file of a writer; without a writer, immutable, so that no WAL file of ours is created."""
     if Path(f"{path}-wal").exists():
         try:
-            return _checked(path, "mode=ro")
+            return _connect_checked(path, "mode=ro")
         except sqlite3.OperationalError:
             # The WAL file of a killed writer, in a directory that is not writable: read the main file only.
             pass
-    return _checked(path, "mode=ro&immutable=1")
+    return _connect_checked(path, "mode=ro&immutable=1")
 
 
-def _checked(path: Path, options: str) -> sqlite3.Connection:
+def _connect_checked(path: Path, options: str) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.absolute()))}?{options}"
     connection = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None)
     try:
@@ -162,11 +162,11 @@ def _read(connection: sqlite3.Connection, since_s: int, until_s: int, by_day: bo
     return PeriodUsage(
         parts[0].since_s,
         parts[-1].until_s,
-        _named(usage, slots, accounts),
+        _name_rows(usage, slots, accounts),
         {slots(slot): time for slot, time in times.items() if slots(slot) is not _LOST_SLOT},
         tuple(Gap(*row) for row in gaps),
         models_in(connection),
-        {day: _named(table, slots, accounts) for day, table in days.items()},
+        {day: _name_rows(table, slots, accounts) for day, table in days.items()},
     )
 
 
@@ -188,7 +188,7 @@ def has_jobs(connection: sqlite3.Connection) -> bool:
     return int(connection.execute("PRAGMA user_version").fetchone()[0]) > 1
 
 
-def _named(
+def _name_rows(
     usage: dict[tuple[int, int], Amounts], slots: Callable[[int], Slot], accounts: dict[int, Account]
 ) -> dict[tuple[Slot, Account], Amounts]:
     """A row whose slot or account is missing is still used time: it must not hide the other rows."""
@@ -221,7 +221,7 @@ def accounts_of(period: PeriodUsage, by: By, user: str | None = None, prices: Pr
     """
     amounts_of: dict[str, list[Amounts]] = {}
     charges: dict[str, Charge] = {}
-    for name, slot, account, amounts in _named_account(period, by):
+    for name, slot, account, amounts in _name_amounts(period, by):
         if user is None or account_name(account) == user:
             amounts_of.setdefault(name, []).append(amounts)
             if prices.per_gpu_hour:
@@ -259,7 +259,7 @@ def _read_accounts(path: Path, now_wall_s: float, prices: Prices) -> AccountsRea
         period = read_period(path, since_s, math.ceil(now_wall_s))
         by_period[name] = accounts_of(period, By.USER, None, prices)
         if name == "today":
-            today = _held(period)
+            today = _sum_held(period)
     return AccountsReading(by_period, today, _months(path, now_wall_s, prices), prices)
 
 
@@ -276,7 +276,7 @@ def _months(path: Path, now_wall_s: float, prices: Prices) -> dict[MonthKey, Bil
     return months
 
 
-def _held(period: PeriodUsage) -> dict[HeldKey, int]:
+def _sum_held(period: PeriodUsage) -> dict[HeldKey, int]:
     held: dict[HeldKey, int] = {}
     for (slot, account), amounts in period.usage.items():
         key = HeldKey(OwnerKey(account.kind, account.owner, account.namespace), account_name(account), slot.gpu_uuid)
@@ -284,7 +284,7 @@ def _held(period: PeriodUsage) -> dict[HeldKey, int]:
     return held
 
 
-def _named_account(period: PeriodUsage, by: By) -> Iterator[tuple[str, Slot, Account, Amounts]]:
+def _name_amounts(period: PeriodUsage, by: By) -> Iterator[tuple[str, Slot, Account, Amounts]]:
     """What was billed, with the name of its row."""
     if by is not By.DAY:
         for (slot, account), amounts in period.usage.items():

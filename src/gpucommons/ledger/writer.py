@@ -90,7 +90,7 @@ class LedgerWriter:
         with self._wakeup:
             self._backlog.add(batch, until)
             if self._base is None:
-                self._volatile = _added(self._volatile, batch, until.wall_s)
+                self._volatile = _add_batch(self._volatile, batch, until.wall_s)
             self._submitted += 1
         if self._begun is not None:
             self._thread.submit(self._catch_up)
@@ -137,11 +137,11 @@ class LedgerWriter:
         except LedgerCorrupt as error:
             self._replace_damaged(error)
         except LedgerError as error:
-            self._failed(error)
+            self._record_failure(error)
 
     def _write_backlog(self) -> None:
         if self._store is not None and not self._store.is_in_place():
-            self._lost_file()
+            self._replace_lost_file()
         store = self._store if self._store is not None else self._open()
         until: Moment | None = None
         while True:
@@ -152,12 +152,12 @@ class LedgerWriter:
             store.write(entry.number, entry.batch, entry.until)
             until = self._written_until = entry.until
             with self._wakeup:
-                self._backlog.written(entry)
-            self._base = _added(self._base or {}, entry.batch, until.wall_s)
+                self._backlog.remove_written(entry)
+            self._base = _add_batch(self._base or {}, entry.batch, until.wall_s)
         if until is not None:
             self._maybe_prune(store, until)
             self._maybe_back_up(until.wall_s)
-        self._succeeded(store, until)
+        self._record_success(store, until)
 
     def _open(self) -> Store:
         store = self._open_store(self._path, self._run, self._boot_id)
@@ -179,7 +179,7 @@ class LedgerWriter:
         self._store = store
         return store
 
-    def _succeeded(self, store: Store, until: Moment | None) -> None:
+    def _record_success(self, store: Store, until: Moment | None) -> None:
         if not self.state.writing:
             log.info("ledger %s: writing", self._path)
         self._publish(
@@ -194,7 +194,7 @@ class LedgerWriter:
             )
         )
 
-    def _failed(self, error: LedgerError) -> None:
+    def _record_failure(self, error: LedgerError) -> None:
         self._drop_store()
         if self._base is None:
             self._peek()
@@ -236,7 +236,7 @@ class LedgerWriter:
         try:
             aside, backed_up_s = replace_damaged(self._path, time.time())
         except LedgerError as refused:
-            self._failed(refused)
+            self._record_failure(refused)
             return
         if backed_up_s is None:
             outcome = "there is no backup of it, and the accounts begin with a new file"
@@ -252,7 +252,7 @@ class LedgerWriter:
         try:
             self._write_backlog()
         except LedgerError as again:
-            self._failed(again)
+            self._record_failure(again)
 
     def _read_counters(self) -> dict[OwnerKey, Totals] | None:
         try:
@@ -278,7 +278,7 @@ class LedgerWriter:
         else:
             self._next_backup_s = wall_s + _BACK_UP_EVERY_S
 
-    def _lost_file(self) -> None:
+    def _replace_lost_file(self) -> None:
         """What memory has goes into the next file: the counters, and what was not written yet."""
         self._drop_store()
         log.error("ledger %s: deleted or replaced while in use; continued with the counters in memory", self._path)
@@ -302,7 +302,7 @@ class LedgerWriter:
             self._store = None
 
 
-def _added(totals: Mapping[OwnerKey, Totals], batch: Batch, wall_s: float) -> dict[OwnerKey, Totals]:
+def _add_batch(totals: Mapping[OwnerKey, Totals], batch: Batch, wall_s: float) -> dict[OwnerKey, Totals]:
     """A new mapping: readers may still hold the old one."""
     added = dict(totals)
     for key, amounts in batch.by_owner().items():
