@@ -10,7 +10,7 @@ from agent.test_lease_room import NOTEBOOK
 from gpucommons.model.idle import IdlePeriod, IdlePeriods
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespasser
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.owners.holding_stage import AllocationStage, kept_waiting
+from gpucommons.owners.holding_stage import AllocationStage, find_kept_waiting
 from gpucommons.owners.slot_states import IdleWindow, after, judge_idle, shortest_idle_s
 from holding.test_allocations import docker, managed, process, readings
 
@@ -201,5 +201,5 @@ def test_a_lease_is_used_while_its_container_is() -> None:
 
 def test_a_program_that_is_paused_for_a_lease_is_not_idle() -> None:
     strays = (Trespasser("12", "0", 5, None, "bob", "python", paused=True), Trespasser("12", "0", 6, None, "bob", "x"))
-    assert kept_waiting(None, LeasesReading(trespassers=strays)) == {5}
-    assert kept_waiting(None, None) == frozenset()
+    assert find_kept_waiting(None, LeasesReading(trespassers=strays)) == {5}
+    assert find_kept_waiting(None, None) == frozenset()

@@ -55,7 +55,7 @@ def test_the_slots_of_a_node() -> None:
     ],
 )
 def test_names(text: str, expected: list[str]) -> None:
-    assert names(TABLE.named(text)) == expected
+    assert names(TABLE.find(text)) == expected
 
 
 def test_a_unique_uuid_prefix_is_enough() -> None:
@@ -64,8 +64,8 @@ def test_a_unique_uuid_prefix_is_enough() -> None:
         return whole._replace(identity=replace(whole.identity, uuid=uuid))
 
     table = SlotTable((with_uuid(0, "GPU-abcd0001-x"), with_uuid(1, "GPU-abcd0002-x")))
-    assert names(table.named("GPU-abcd0002")) == ["1"]
-    assert names(table.named("GPU-abcd")) == [], "it could be either"
+    assert names(table.find("GPU-abcd0002")) == ["1"]
+    assert names(table.find("GPU-abcd")) == [], "it could be either"
 
 
 def test_device_files_are_numbered_separately() -> None:

@@ -181,7 +181,7 @@ def _place(
             at = (place, compute_instance)
             if at not in located:
                 info = table.at(place.gpu_uuid, place.gpu_instance_id, compute_instance)
-                located[at] = None if info is None else (info, slots[info], claim_of.known_at(info))
+                located[at] = None if info is None else (info, slots[info], claim_of.claims_at(info))
             here = None if kind == _GRAPHICS else located[at]
         if here is None:
             continue
@@ -229,12 +229,12 @@ class _ClaimOf:
         self.lease_of = lease_of
         self._known: dict[SlotInfo | None, _KnownClaims] = {}
 
-    def known_at(self, info: SlotInfo) -> _KnownClaims:
+    def claims_at(self, info: SlotInfo) -> _KnownClaims:
         """Those found so far: by slot where leases make a difference, else for all slots."""
         return self._known.setdefault(info if self._leased else None, {})
 
     def __call__(self, share: ProcessShare, info: SlotInfo, lease: str, key: _WorkloadKey) -> Claim | None:
-        claim = self.known_at(info)[key] = self._find(share, info, lease)
+        claim = self.claims_at(info)[key] = self._find(share, info, lease)
         return claim
 
     def _find(self, share: ProcessShare, info: SlotInfo, lease: str) -> Claim | None:
@@ -292,7 +292,7 @@ def _settle_ownerless(slot_rows: _SlotRows, holders: list[_Row], rows: list[_Row
     accounts = {row.claim.account for row in running}
     if len(accounts) == 1:
         row = running[0]
-        row.usage = _merged(row.usage, slot_rows.ownerless)
+        row.usage = _merge(row.usage, slot_rows.ownerless)
     elif accounts:
         for row in running:
             row.usage = row.usage or _UNKNOWN
@@ -364,7 +364,7 @@ def _plus(first: int | None, other: int | None) -> int | None:
     return None if first is None or other is None else first + other
 
 
-def _merged(first: _Usage | None, other: _Usage) -> _Usage:
+def _merge(first: _Usage | None, other: _Usage) -> _Usage:
     if first is None:
         return other
     sm = _plus(first.sm, other.sm)

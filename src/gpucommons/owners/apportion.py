@@ -74,7 +74,7 @@ def apportion(device: DeviceTotals, residents: Sequence[Resident], idle_milliwat
     sm = _divide_sm(device, residents, memory, sampled)
     silent = Reason.NO_MEMORY_READING if None in memory else device.unlisted
     return Apportionment(
-        _as_reported(device.memory_used_bytes, memory, silent),
+        _divide_as_reported(device.memory_used_bytes, memory, silent),
         sm,
         _divide_power(device, memory, sm, idle_milliwatts or 0),
     )
@@ -106,8 +106,8 @@ def _divide_sm(device: DeviceTotals, residents: Sequence[Resident], memory: Repo
 def _divide_sm_pool(total: int | None, memory: Reported, sampled: Reported, unused: Reason) -> Division:
     """By the samples of each process; if there are none, by memory or evenly."""
     if total is None or any(sample is not None for sample in sampled):
-        return _as_reported(total, sampled, Reason.NO_UTILIZATION_SAMPLE)
-    return _shared(total, _by_memory_or_evenly(memory), unused)
+        return _divide_as_reported(total, sampled, Reason.NO_UTILIZATION_SAMPLE)
+    return _divide_by_weight(total, _by_memory_or_evenly(memory), unused)
 
 
 def _divide_power(device: DeviceTotals, memory: Reported, sm: Division, idle_milliwatts: int) -> Division:
@@ -121,31 +121,31 @@ def _divide_power(device: DeviceTotals, memory: Reported, sm: Division, idle_mil
     if not any(weights) and not unowned:
         # Without activity, the power is divided by presence.
         by_presence = _by_memory_or_evenly(memory) if sm.total is None else [1] * len(memory)
-        return _shared(draw, by_presence, device.idle_reason)
+        return _divide_by_weight(draw, by_presence, device.idle_reason)
     idle = min(draw, idle_milliwatts)
     # Each resident's part of the idle power, and the remainder.
     resting, left_over = divmod(idle, len(memory)) if memory else (0, 0)
-    busy, rest = _weighed(draw - idle, weights, unowned)
+    busy, rest = _weigh(draw - idle, weights, unowned)
     _leave(rest, Reason.ROUNDING if memory else device.idle_reason, left_over if memory else idle)
     return Division(draw, _portions([amount + resting for amount in busy], Basis.APPORTIONED), rest)
 
 
-def _as_reported(total: int | None, reported: Reported, silent: Reason) -> Division:
+def _divide_as_reported(total: int | None, reported: Reported, silent: Reason) -> Division:
     """Each resident gets what was reported for it, scaled down if the sum exceeds the total."""
     together = sum(filter(None, reported))
     if total is None or together <= total:
         return Division(
             total, _portions(reported, Basis.MEASURED), {} if total is None else _rest(silent, total - together)
         )
-    amounts, rest = _weighed(total, [t or 0 for t in reported], {})
+    amounts, rest = _weigh(total, [t or 0 for t in reported], {})
     scaled = [None if t is None else a for t, a in zip(reported, amounts, strict=True)]
     return Division(total, _portions(scaled, Basis.APPORTIONED), rest)
 
 
-def _shared(total: int, weights: Sequence[int], unused: Reason) -> Division:
+def _divide_by_weight(total: int, weights: Sequence[int], unused: Reason) -> Division:
     if not weights:
         return Division(total, [], _rest(unused, total))
-    amounts, rest = _weighed(total, weights, {})
+    amounts, rest = _weigh(total, weights, {})
     return Division(total, _portions(amounts, Basis.APPORTIONED), rest)
 
 
@@ -155,7 +155,7 @@ def _portions(amounts: Sequence[int | None], basis: Basis) -> list[Portion | Non
     return [made[amount] for amount in amounts]
 
 
-def _weighed(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[list[int], Rest]:
+def _weigh(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[list[int], Rest]:
     """Integer shares of the total by weight, for residents and reasons; the remainder is rounding."""
     whole = sum(weights) + sum(rest_weights.values())
     amounts = [total * weight // whole if whole else 0 for weight in weights]
@@ -194,7 +194,7 @@ def device_of(gpu: Gpu, view: PidView) -> DeviceTotals:
         sm_millionths=_busy(gpu),
         power_milliwatts=None if watts is None else round(watts * 1000),
         instances=_instances(gpu) or None if gpu.mig else None,
-        unlisted=_unlisted(gpu, view),
+        unlisted=_unlisted_reason(gpu, view),
     )
 
 
@@ -223,7 +223,7 @@ def _instances(gpu: Gpu) -> dict[int, int]:
     }
 
 
-def _unlisted(gpu: Gpu, view: PidView) -> Reason:
+def _unlisted_reason(gpu: Gpu, view: PidView) -> Reason:
     if gpu.processes is None:
         return Reason.NO_PROCESS_LIST
     return Reason.NOT_VISIBLE if view.scope is PidScope.NAMESPACE else Reason.DRIVER_RESERVED

@@ -227,7 +227,7 @@ class Attributor:
             place, findings = self._place(gpu, process.gpu_instance_id)
             identity = self._identity(process, identities)
             if isinstance(identity, Reason):
-                entries.append((process, resident, place, _unseen(identity, identities.view), False))
+                entries.append((process, resident, place, _unseen_finding(identity, identities.view), False))
                 continue
             key = identity.key
             finding = findings.get(key)
@@ -267,6 +267,6 @@ class Attributor:
         return Finding(identity.key, holder, owner, reason, candidate.workload, (*steps, *owner_steps))
 
 
-def _unseen(reason: Reason, view: PidView) -> Finding:
+def _unseen_finding(reason: Reason, view: PidView) -> Finding:
     why = () if view.scope is PidScope.HOST else (view.sentence,)
     return Finding(None, "", None, reason, _UNKNOWN, (SENTENCES[reason], *why))

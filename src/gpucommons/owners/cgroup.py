@@ -146,15 +146,15 @@ def _container(segments: list[str], i: int) -> tuple[str, str] | None:
 def _pod(segments: list[str], i: int) -> _Pod | None:
     """The pod that this segment names, and its quality of service class from the path."""
     if match := _SLICE_POD.fullmatch(segments[i]):
-        return _Pod(_dashed(match[2]), match[1] or "guaranteed")
+        return _Pod(_add_dashes(match[2]), match[1] or "guaranteed")
     if match := _PLAIN_POD.fullmatch(segments[i]):
         parent = segments[i - 1] if i else ""
         classes = {"burstable": "burstable", "besteffort": "besteffort", "kubepods": "guaranteed"}
-        return _Pod(_dashed(match[1]), classes.get(parent))
+        return _Pod(_add_dashes(match[1]), classes.get(parent))
     return None
 
 
-def _dashed(uid: str) -> str:
+def _add_dashes(uid: str) -> str:
     return uid.replace("_", "-")
 
 

@@ -105,7 +105,7 @@ class _Fold:
     def __init__(self, inputs: ClaimInputs) -> None:
         self._in = inputs
         self._uids = {name: uid for uid, name in inputs.users.names.items()}
-        self._in_pods = {(d.namespace, d.pod) for d in _given(inputs)}
+        self._in_pods = {(d.namespace, d.pod) for d in _given_devices(inputs)}
         self._entries = {entry.container: entry for entry in (inputs.ds01 and inputs.ds01.entries) or ()}
         self.tracked: list[TrackedContainer] = []
         self.unmanaged: list[UnmanagedContainer] = []
@@ -177,7 +177,7 @@ class _Fold:
         interface = self._interface(stand_in)
         if container is None:
             self.tracked.append(TrackedContainer("", entry.container, account.user, interface, running, True))
-        devices = RequestedDevices(Access.SPECIFIC, self._in.table.named(entry.gpu_id))
+        devices = RequestedDevices(Access.SPECIFIC, self._in.table.find(entry.gpu_id))
         if not devices.slots:
             devices = devices._replace(unknown=(entry.gpu_id,))
         return Claim(
@@ -196,7 +196,7 @@ class _Fold:
 
     def of_pods(self) -> Iterator[Claim]:
         by_pod: dict[tuple[str, str], list[PodDevices]] = {}
-        for given in _given(self._in):
+        for given in _given_devices(self._in):
             by_pod.setdefault((given.namespace, given.pod), []).append(given)
         pods = {(pod.namespace, pod.name): pod for pod in self._in.pods.by_uid.values()} if self._in.pods else {}
         for (namespace, name), devices in by_pod.items():
@@ -255,7 +255,7 @@ class _Fold:
         """
         for lease in self._in.leases:
             request = lease.request
-            slots = tuple((info, _WHOLE) for uuid in lease.slots for info in self._in.table.named(uuid))
+            slots = tuple((info, _WHOLE) for uuid in lease.slots for info in self._in.table.find(uuid))
             job = job_of_lease(request.id)
             owner = Owner(OwnerKind.USER, str(request.uid), request.user)
             account = account_of(owner, user=request.user, group=self._in.users.group_of.get(request.user, ""), job=job)
@@ -305,7 +305,7 @@ def account_of(
     return Account(owner.kind.value, owner.name, owner.namespace or namespace, owner.id, user, group, pod, job)
 
 
-def _given(inputs: ClaimInputs) -> tuple[PodDevices, ...]:
+def _given_devices(inputs: ClaimInputs) -> tuple[PodDevices, ...]:
     devices = inputs.pod_devices
     if devices is None:
         return ()

@@ -75,7 +75,7 @@ class AllocationStage:
         )
         # While no GPU is read, the use of the slots is not known.
         if readings.gpus is not None:
-            reading = self._with_idle_times(reading, kept_waiting(readings.sharing, readings.leases))
+            reading = self._with_idle_times(reading, find_kept_waiting(readings.sharing, readings.leases))
         readings = readings._replace(allocations=reading)
         slots, pasts = judge(readings, self._past_slots, self._wall())
         # While no GPU is read, the past is kept.
@@ -175,7 +175,7 @@ def _on_gpus(attribution: Attribution, sharing: SharingReading | None) -> tuple[
     return tuple(share for share in attribution.processes if share.pid not in parked)
 
 
-def kept_waiting(sharing: SharingReading | None, leases: LeasesReading | None) -> frozenset[int]:
+def find_kept_waiting(sharing: SharingReading | None, leases: LeasesReading | None) -> frozenset[int]:
     """The processes that cannot use their GPU: they wait for their turn, or are paused for a lease."""
     clients = () if sharing is None else sharing.clients
     waiting = {pid for client in clients if client.wait is not None for pid in (client.pid, *client.processes)}

@@ -152,13 +152,13 @@ def judge(readings: Readings, pasts: Pasts | None, now_wall_s: float) -> tuple[S
     if readings.gpus is None or readings.allocations is None:
         return None, pasts or {}
     slots = [
-        _dated(status, gpu, pasts, now_wall_s) for gpu, status in _judged(readings, readings.allocations, now_wall_s)
+        _date(status, gpu, pasts, now_wall_s) for gpu, status in _judge(readings, readings.allocations, now_wall_s)
     ]
     remembered = {status.slot.uuid: past for status, past in slots}
     return SlotsReading(tuple(status for status, _ in slots)), remembered
 
 
-def _judged(readings: Readings, allocations: AllocationReading, now_wall_s: float) -> Iterator[tuple[Gpu, SlotStatus]]:
+def _judge(readings: Readings, allocations: AllocationReading, now_wall_s: float) -> Iterator[tuple[Gpu, SlotStatus]]:
     gpus = readings.gpus.gpus if readings.gpus else ()
     reservations = readings.leases.reservations if readings.leases else ()
     reserved = {uuid for allocation in reservations if allocation.is_active(now_wall_s) for uuid in allocation.slots}
@@ -172,22 +172,22 @@ def _judged(readings: Readings, allocations: AllocationReading, now_wall_s: floa
             infos.setdefault(info.gpu_index, []).append(info)
     for gpu in sorted(gpus, key=lambda gpu: (gpu.identity.index, not gpu.up)):
         if not gpu.up:
-            yield gpu, _lost(gpu)
+            yield gpu, _judge_lost(gpu)
             continue
         for info in infos.get(gpu.identity.index, ()):
             holders = held.get(info.slot.uuid)
             if holders:
-                yield gpu, _held(info, holders)
+                yield gpu, _judge_held(info, holders)
             else:
                 yield gpu, _unheld(info, _doubt(info, readings, allocations), info.slot.uuid in reserved)
 
 
-def _lost(gpu: Gpu) -> SlotStatus:
+def _judge_lost(gpu: Gpu) -> SlotStatus:
     index, uuid = gpu.identity.index, gpu.identity.uuid
     return SlotStatus(Slot(uuid, uuid, slot_name(index)), index, "", SlotState.LOST, lost_sentence(gpu))
 
 
-def _held(info: SlotInfo, holders: list[Allocation]) -> SlotStatus:
+def _judge_held(info: SlotInfo, holders: list[Allocation]) -> SlotStatus:
     idle = all(holder.active is False for holder in holders)
     state = SlotState.HELD_IDLE if idle else SlotState.BUSY
     return SlotStatus(info.slot, info.gpu_index, info.profile, state, holders=tuple(holders))
@@ -211,7 +211,7 @@ def _doubt(info: SlotInfo, readings: Readings, allocations: AllocationReading) -
     return _NOT_VISIBLE if hidden else ""
 
 
-def _dated(status: SlotStatus, gpu: Gpu, pasts: Pasts | None, now_wall_s: float) -> tuple[SlotStatus, Past]:
+def _date(status: SlotStatus, gpu: Gpu, pasts: Pasts | None, now_wall_s: float) -> tuple[SlotStatus, Past]:
     past = None if pasts is None else pasts.get(status.slot.uuid)
     holding = _holding(status)
     changed = pasts is not None and (past is None or past.holding != holding)

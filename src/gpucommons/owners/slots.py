@@ -54,7 +54,7 @@ class SlotTable:
         """The first GPUs: a runtime allocates these for a request by number."""
         return tuple(info for index in sorted(self._by_index)[:count] for info in self.gpu(index))
 
-    def named(self, text: str) -> Slots:
+    def find(self, text: str) -> Slots:
         """The slots of an index, `1.0`, `1:0`, a UUID or a UUID prefix. Empty if this node has no such slot."""
         if _NUMBER.fullmatch(text):
             return self.gpu(int(text))
@@ -72,9 +72,9 @@ class SlotTable:
     def device(self, device: DeviceId) -> Slots:
         """The slots of a device plugin's id."""
         if device.mig_uuid is not None:
-            return self.named(device.mig_uuid)
+            return self.find(device.mig_uuid)
         if device.gpu_uuid is not None:
-            slots = self.named(device.gpu_uuid)
+            slots = self.find(device.gpu_uuid)
         else:
             slots = self.minor(device.gpu_index) if device.gpu_index is not None else ()
         if device.gpu_instance is None:
@@ -188,7 +188,7 @@ def slice_owner(name: str) -> SliceOwner | None:
     group, dash, user = name.removeprefix("ds01-").removesuffix(".slice").partition("-")
     if not (group and dash and user):
         return None
-    return SliceOwner(_unescaped(group), _unescaped(user))
+    return SliceOwner(_unescape(group), _unescape(user))
 
 
 def user_of(container: Container, names: Mapping[int, str]) -> str:
@@ -235,18 +235,18 @@ class RequestedDevices(NamedTuple):
 
 def devices_of(container: Container, table: SlotTable) -> RequestedDevices | None:
     """None if it may not use a GPU."""
-    devices = _requested(container, table) or _labelled(container, table) or _visible(container, table)
+    devices = _requested_devices(container, table) or _labelled_devices(container, table) or _visible(container, table)
     bare = _bare(container, table)
     if devices is None:
         return bare
     return devices if bare is None else devices._replace(bypasses=True)
 
 
-def _requested(container: Container, table: SlotTable) -> RequestedDevices | None:
+def _requested_devices(container: Container, table: SlotTable) -> RequestedDevices | None:
     requests = [request for request in container.device_requests if _is_for_gpus(request)]
     names = [name for request in requests for name in request.device_ids]
     if names:
-        return _named(names, table)
+        return _find_devices(names, table)
     if any(request.count == -1 for request in requests):
         return _everything(table)
     count = sum(request.count for request in requests if request.count > 0)
@@ -259,14 +259,14 @@ def _is_for_gpus(request: DeviceRequest) -> bool:
     return request.driver in ("", "nvidia")
 
 
-def _labelled(container: Container, table: SlotTable) -> RequestedDevices | None:
-    names = _listed(container.labels.get("ds01.gpu.uuids", ""))
-    return _named(names, table) if names else None
+def _labelled_devices(container: Container, table: SlotTable) -> RequestedDevices | None:
+    names = _split_list(container.labels.get("ds01.gpu.uuids", ""))
+    return _find_devices(names, table) if names else None
 
 
 def _visible(container: Container, table: SlotTable) -> RequestedDevices | None:
-    names = _listed(container.visible_devices or "")
-    return _named(names, table) if names and names[0] not in _NOTHING else None
+    names = _split_list(container.visible_devices or "")
+    return _find_devices(names, table) if names and names[0] not in _NOTHING else None
 
 
 def _bare(container: Container, table: SlotTable) -> RequestedDevices | None:
@@ -281,22 +281,22 @@ def _bare(container: Container, table: SlotTable) -> RequestedDevices | None:
     return RequestedDevices(Access.SPECIFIC, slots, tuple(path for path, there in files if not there), bypasses=True)
 
 
-def _named(names: list[str], table: SlotTable) -> RequestedDevices:
+def _find_devices(names: list[str], table: SlotTable) -> RequestedDevices:
     """A CDI name is `nvidia.com/gpu=0`; the part after `=` is a device name."""
     plain = [name.rpartition("=")[2] if name.startswith(_CDI) else name for name in names]
     if "all" in plain:
         return _everything(table)
-    slots = dict.fromkeys(slot for name in plain for slot in table.named(name))
-    return RequestedDevices(Access.SPECIFIC, tuple(slots), tuple(name for name in plain if not table.named(name)))
+    slots = dict.fromkeys(slot for name in plain for slot in table.find(name))
+    return RequestedDevices(Access.SPECIFIC, tuple(slots), tuple(name for name in plain if not table.find(name)))
 
 
 def _everything(table: SlotTable) -> RequestedDevices:
     return RequestedDevices(Access.ALL, table.usable, requested=table.gpu_count)
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)

@@ -65,9 +65,9 @@ def _pod(
     """The pod, by the best evidence. The name may have weaker evidence than the UID."""
     ids = tuple(id for id in (cgroup.container_id, *cgroup.enclosing) if id)
     if around.pods and cgroup.pod_uid and (pod := around.pods.find(cgroup.pod_uid)):
-        return _known(pod, ids), (f"its cgroup names pod {cgroup.pod_uid}: {pod.namespace}/{pod.name}",)
+        return _known_place(pod, ids), (f"its cgroup names pod {cgroup.pod_uid}: {pod.namespace}/{pod.name}",)
     if around.pods and (pod := next((p for i in ids if (p := around.pods.by_container_id.get(i))), None)):
-        return _known(pod, ids), (f"Kubernetes lists that container in pod {pod.namespace}/{pod.name}",)
+        return _known_place(pod, ids), (f"Kubernetes lists that container in pod {pod.namespace}/{pod.name}",)
     if container and (name := container.labels.get(_POD_NAME)) and (uid := container.labels.get(_POD_UID)):
         namespace = container.labels.get(_POD_NAMESPACE, "")
         labelled = PodPlace(uid, name, namespace, container.labels.get(_POD_CONTAINER, ""))
@@ -91,7 +91,7 @@ def _by_device(pod_uid: str, place: Place, around: Surroundings) -> tuple[PodPla
     return place_of_pod, (step, f"the kubelet allocated this GPU to one pod only: {only.namespace}/{only.pod}")
 
 
-def _known(pod: Pod, container_ids: tuple[str, ...]) -> PodPlace:
+def _known_place(pod: Pod, container_ids: tuple[str, ...]) -> PodPlace:
     container = next((name for id in container_ids if (name := pod.containers.get(id))), "")
     return PodPlace(pod.uid, pod.name, pod.namespace, container)
 
