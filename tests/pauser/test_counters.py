@@ -14,44 +14,44 @@ ONE, OTHER = ProcessKey(1, 1), ProcessKey(2, 1)
 
 def test_the_longest_pause_is_of_turns_that_have_ended() -> None:
     counters = Counters()
-    counters.paused(ONE, 10.0)
-    counters.paused(OTHER, 11.0)
+    counters.record_pause(ONE, 10.0)
+    counters.record_pause(OTHER, 11.0)
     assert counters.longest_pause_s == 0.0
-    counters.resumed(ONE, 10.5)
-    counters.resumed(ONE, 99.0)
+    counters.record_resume(ONE, 10.5)
+    counters.record_resume(ONE, 99.0)
     assert counters.longest_pause_s == 0.5, "it was not paused the second time"
     counters.not_for_a_turn(OTHER)
-    counters.resumed(OTHER, 99.0)
+    counters.record_resume(OTHER, 99.0)
     assert counters.longest_pause_s == 0.5
-    counters.paused(OTHER, 100.0)
-    counters.all_resumed(102.0)
-    counters.all_resumed(110.0)
+    counters.record_pause(OTHER, 100.0)
+    counters.record_all_resumed(102.0)
+    counters.record_all_resumed(110.0)
     assert counters.longest_pause_s == 2.0
 
 
 def test_a_pause_that_goes_on_counts_also_while_the_pauser_is_lost() -> None:
     counters = Counters()
-    counters.paused(ONE, 10.0)
-    counters.paused(OTHER, 12.0)
+    counters.record_pause(ONE, 10.0)
+    counters.record_pause(OTHER, 12.0)
     assert counters.reading(available=False, now_s=17.0).longest_pause_s == 7.0
-    counters.resumed(ONE, 18.0)
+    counters.record_resume(ONE, 18.0)
     assert counters.reading(available=True, now_s=19.0).longest_pause_s == 8.0
     assert counters.paused_now == 1
 
 
 def test_a_lock_that_is_not_answered_may_have_paused_the_program() -> None:
     counters = Counters()
-    counters.asked(ONE, 10.0)
+    counters.record_request(ONE, 10.0)
     assert counters.paused_now == 1
     assert counters.reading(available=True, now_s=12.0).longest_pause_s == 0.0, "the driver may still wait"
-    counters.not_locked(ONE, may_be_paused=True)
+    counters.record_no_lock(ONE, may_be_paused=True)
     assert counters.paused_now == 1
     assert counters.reading(available=False, now_s=13.0).longest_pause_s == 3.0
-    counters.all_resumed(14.0)
+    counters.record_all_resumed(14.0)
     assert counters.paused_now == 0
     assert counters.longest_pause_s == 4.0
-    counters.asked(ONE, 20.0)
-    counters.not_locked(ONE, may_be_paused=False)
+    counters.record_request(ONE, 20.0)
+    counters.record_no_lock(ONE, may_be_paused=False)
     assert counters.paused_now == 0
     assert counters.reading(available=True, now_s=99.0).longest_pause_s == 4.0
 
@@ -74,8 +74,8 @@ def test_the_metrics() -> None:
     counters.failures["unlock", Code.GONE] += 1
     counters.failures["lock", 719] += 1
     counters.lock_seconds.observe(0.0006)
-    counters.paused(ONE, 0.0)
-    counters.resumed(ONE, 0.25)
+    counters.record_pause(ONE, 0.0)
+    counters.record_resume(ONE, 0.25)
     plain = {name: value for (name, labels), value in shown(counters).items() if not labels}
     found = {name.removeprefix("gpucommons_pauser_"): value for name, value in plain.items()}
     assert found["available"] == 1

@@ -67,7 +67,7 @@ def test_a_pid_that_changed_hands_during_the_lock_is_let_go(tmp_path: Path, monk
     assert result.failure.code == Code.GONE
     assert driver.calls == ["lock", "unlock"]
     assert list((tmp_path / "paused").iterdir()) == []
-    assert pauses.paused() == ()
+    assert pauses.list_paused() == ()
 
 
 @pytest.mark.parametrize("call", ["unlock", "checkpoint", "restore"])
@@ -95,7 +95,7 @@ def test_a_process_with_the_pid_of_a_paused_one_that_ended_is_not_touched(tmp_pa
     assert result.failure.code == Code.GONE
     assert driver.calls == []
     assert list((tmp_path / "paused").iterdir()) == []
-    assert pauses.paused() == ()
+    assert pauses.list_paused() == ()
 
 
 def test_what_an_earlier_agent_asked_for_is_not_carried_out(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_pause_that_is_kept_outlasts_the_longest_time_and_ends_without_keeping
         assert pauses.keep(key).failure is None
         time.sleep(0.05)
     assert driver.locked
-    assert pauses.paused()[0].age_s >= 2.5
+    assert pauses.list_paused()[0].age_s >= 2.5
     until(lambda: notices, "without keeping, it is resumed")
     assert not driver.locked
     kept = pauses.keep(key).failure

@@ -188,19 +188,19 @@ def test_three_failures_in_a_row_leave_a_program_alone_for_a_minute() -> None:
     program, other = ProcessKey(1, 1), ProcessKey(2, 2)
     refusals = Refusals()
     for at_s in (0.0, 1.0):
-        refusals.failed(program, failure(Code.TIMEOUT), at_s)
-    refusals.paused(program)
+        refusals.record_failure(program, failure(Code.TIMEOUT), at_s)
+    refusals.forget_failures(program)
     for at_s in (2.0, 3.0, 4.0):
         assert refusals.remaining_s(program, at_s) == 0
-        refusals.failed(program, failure(Code.NOT_SUPPORTED), at_s)
-        refusals.failed(other, failure(Code.GONE), at_s)
+        refusals.record_failure(program, failure(Code.NOT_SUPPORTED), at_s)
+        refusals.record_failure(other, failure(Code.GONE), at_s)
     assert refusals.remaining_s(program, 5.0) == 59.0
     assert refusals.reason(program) == failure(Code.NOT_SUPPORTED).meaning
     assert refusals.remaining_s(other, 5.0) == 0
     assert refusals.remaining_s(program, 64.0) == 0
-    refusals.failed(program, failure(Code.TIMEOUT), 64.0)
+    refusals.record_failure(program, failure(Code.TIMEOUT), 64.0)
     assert refusals.remaining_s(program, 64.0) == 0, "it has three attempts again"
-    refusals.failed(other, failure(Code.TIMEOUT), 1000.0)
+    refusals.record_failure(other, failure(Code.TIMEOUT), 1000.0)
     assert program not in refusals._failures, "who ended is forgotten"
 
 

@@ -247,12 +247,12 @@ class ArrivalWatch:
 
     def _gpu_of(self, key: ProcessKey) -> str | None:
         """The GPU that it is about to use; empty: not known yet; None: programs on that one are not held."""
-        terms, opened = self._terms, self._opened(key.pid)
+        terms, opened = self._terms, self._find_opened(key.pid)
         if terms is None or opened is None:
             return None
         if not opened.gpus or not self._has_cuda(key.pid, opened):
             return ""
-        number = chosen_gpu(opened.gpus, self._visible_devices(key.pid), terms.gpus)
+        number = choose_gpu(opened.gpus, self._visible_devices(key.pid), terms.gpus)
         return terms.gpus[number] if number is not None and number in terms.short else None
 
     def _visible_devices(self, pid: int) -> str | None:
@@ -274,7 +274,7 @@ class ArrivalWatch:
                 return
             if pid in self._own or terms is None:
                 continue
-            opened = self._opened(pid)
+            opened = self._find_opened(pid)
             if opened is None or not (opened.control or opened.gpus):
                 continue
             with suppress(OSError, ValueError, IndexError):
@@ -297,7 +297,7 @@ class ArrivalWatch:
     def _pids(self) -> list[int]:
         return _pids(self._procfs)
 
-    def _opened(self, pid: int) -> Opened | None:
+    def _find_opened(self, pid: int) -> Opened | None:
         return opened_files(pid, self._directory, self._procfs)
 
     def _has_cuda(self, pid: int, opened: Opened) -> bool:
@@ -376,7 +376,7 @@ def _gpu_number(name: str) -> int | None:
     return parse_decimal(name.removeprefix(_GPU)) if name.startswith(_GPU) else None
 
 
-def chosen_gpu(opened: Iterable[int], visible: str | None, gpus: Mapping[int, str]) -> int | None:
+def choose_gpu(opened: Iterable[int], visible: str | None, gpus: Mapping[int, str]) -> int | None:
     """The GPU that a program uses first, by the numbers of device files; None: not known, or none.
 
     CUDA opens the files of all GPUs that it may use. Among several, the first of CUDA_VISIBLE_DEVICES is its default,

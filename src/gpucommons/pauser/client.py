@@ -205,17 +205,17 @@ class Pauser:
         if (left_s := self.refusals.remaining_s(process, now_s)) > 0:
             return Reply(0, failure(Code.LEFT_ALONE, f"{left_s:.0f} s to go"))
         if self.available:
-            self.counters.asked(process, now_s)
+            self.counters.record_request(process, now_s)
         reply = await self._ask(Operation.LOCK, timeout_ms / 1000 + _GRACE_S, process, timeout_ms=timeout_ms, gpu=gpu)
         if reply.failure is None:
             self.counters.locks += 1
             self.counters.lock_seconds.observe(reply.duration_s)
-            self.counters.paused(process, time.monotonic())
-            self.refusals.paused(process)
+            self.counters.record_pause(process, time.monotonic())
+            self.refusals.forget_failures(process)
         else:
-            self.counters.not_locked(process, may_be_paused=reply.failure.code in _NO_ANSWER)
+            self.counters.record_no_lock(process, may_be_paused=reply.failure.code in _NO_ANSWER)
             self.counters.timeouts += reply.failure.code == Code.TIMEOUT
-            self.refusals.failed(process, reply.failure, time.monotonic())
+            self.refusals.record_failure(process, reply.failure, time.monotonic())
             if reply.failure.code == Code.DEADLINE:
                 # The reply may only be late, and the program paused: the caller does not know that it has to resume it.
                 await self.resume({process}, process)
@@ -226,12 +226,12 @@ class Pauser:
         if reply.failure is None:
             self.counters.unlocks += 1
             self.counters.unlock_seconds.observe(reply.duration_s)
-            self.counters.resumed(process, time.monotonic())
+            self.counters.record_resume(process, time.monotonic())
         elif reply.failure.code == Code.STOPPED:
             # It is resumed when its user continues it.
             self.counters.not_for_a_turn(process)
         elif reply.failure.code in _NOT_PAUSED:
-            self.counters.resumed(process, time.monotonic())
+            self.counters.record_resume(process, time.monotonic())
         return reply
 
     async def resume(self, paused: MutableSet[ProcessKey], process: ProcessKey) -> None:
@@ -427,11 +427,11 @@ class Pauser:
             is_child = self._settings.socket_path is None
             raise _Unusable(hello.unavailable, _CHILD_BACKOFF_S if is_child else _SERVICE_BACKOFF_S)
         # Before its hello it resumed what its predecessor had paused.
-        self.counters.all_resumed(time.monotonic())
+        self.counters.record_all_resumed(time.monotonic())
         self._hello = hello
         self._ready.set()
         log.info("pauser: ready, pid %d, %s", hello.pid, hello.backend)
-        self._changed()
+        self._notify_change()
         while (message := await _next_message(reader)) is not None:
             self._take(message)
 
@@ -456,7 +456,7 @@ class Pauser:
                 self.counters.not_for_a_turn(message.process)
             elif message.kind not in (NoticeKind.HANGS, NoticeKind.ARRIVED):
                 self.counters.forced += message.kind is NoticeKind.RESUMED
-                self.counters.resumed(message.process, time.monotonic())
+                self.counters.record_resume(message.process, time.monotonic())
             if self._on_notice is not None:
                 self._on_notice(message)
 
@@ -523,9 +523,9 @@ class Pauser:
         self._reason = reason
         self._hello = None
         self._ready.clear()
-        self._changed()
+        self._notify_change()
 
-    def _changed(self) -> None:
+    def _notify_change(self) -> None:
         if self._on_change is not None:
             self._on_change()
 

@@ -36,21 +36,21 @@ class Counters:
     _asked_s: dict[ProcessKey, float] = field(default_factory=dict)
     _paused_since_s: dict[ProcessKey, float] = field(default_factory=dict)
 
-    def asked(self, process: ProcessKey, now_s: float) -> None:
+    def record_request(self, process: ProcessKey, now_s: float) -> None:
         """Its lock is asked for: it may be paused from now on."""
         self._asked_s[process] = now_s
 
-    def not_locked(self, process: ProcessKey, *, may_be_paused: bool) -> None:
+    def record_no_lock(self, process: ProcessKey, *, may_be_paused: bool) -> None:
         """Its lock failed, or was not answered."""
         asked_s = self._asked_s.pop(process, None)
         if may_be_paused and asked_s is not None:
             self._paused_since_s.setdefault(process, asked_s)
 
-    def paused(self, process: ProcessKey, now_s: float) -> None:
+    def record_pause(self, process: ProcessKey, now_s: float) -> None:
         self._asked_s.pop(process, None)
         self._paused_since_s[process] = now_s
 
-    def resumed(self, process: ProcessKey, now_s: float) -> None:
+    def record_resume(self, process: ProcessKey, now_s: float) -> None:
         since_s = self._paused_since_s.pop(process, self._asked_s.pop(process, None))
         if since_s is not None:
             self.longest_pause_s = max(self.longest_pause_s, now_s - since_s)
@@ -60,9 +60,9 @@ class Counters:
         self._asked_s.pop(process, None)
         self._paused_since_s.pop(process, None)
 
-    def all_resumed(self, now_s: float) -> None:
+    def record_all_resumed(self, now_s: float) -> None:
         for process in [*self._paused_since_s, *self._asked_s]:
-            self.resumed(process, now_s)
+            self.record_resume(process, now_s)
 
     @property
     def paused_now(self) -> int:
@@ -126,10 +126,10 @@ class Refusals:
     # Until when a program is left alone, and why its last attempt failed.
     _left: dict[ProcessKey, tuple[float, str]] = field(default_factory=dict)
 
-    def paused(self, process: ProcessKey) -> None:
+    def forget_failures(self, process: ProcessKey) -> None:
         self._failures.pop(process, None)
 
-    def failed(self, process: ProcessKey, failure: Failure, now_s: float) -> None:
+    def record_failure(self, process: ProcessKey, failure: Failure, now_s: float) -> None:
         self._prune(now_s)
         if failure.code in _NOT_ITS_OWN:
             return

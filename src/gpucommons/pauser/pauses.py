@@ -113,7 +113,7 @@ class Pauses:
         self._session: int | None = None
         self.suspensions = Suspensions()
         self._looks = Looks(
-            self._held_up, self._is_held, self.suspensions.lets_run, stops=self._backend.hangs_on_stopped
+            self._report_obstacle, self._is_held, self.suspensions.lets_run, stops=self._backend.hangs_on_stopped
         )
         self._holdback = HoldBack(self._hold_back, self._end_hold_back, self._report_hold_back)
         self.watched_s = time.monotonic()
@@ -178,7 +178,7 @@ class Pauses:
                 self._changed.wait(min(remaining_s, 0.1))
         return True
 
-    def paused(self) -> tuple[Paused, ...]:
+    def list_paused(self) -> tuple[Paused, ...]:
         now_s = time.monotonic()
         with self._changed:
             return tuple(
@@ -198,10 +198,10 @@ class Pauses:
     # -- programs that are held back while another one works
 
     def guard(self, key: ProcessKey, group: str, share_percent: int) -> Result:
-        return _named(self._holdback.guard(key, group, share_percent / 100))
+        return _naming_result(self._holdback.guard(key, group, share_percent / 100))
 
     def yield_to(self, key: ProcessKey, group: str) -> Result:
-        return _named(self._holdback.yield_to(key, group))
+        return _naming_result(self._holdback.yield_to(key, group))
 
     def leave_groups(self, key: ProcessKey) -> Result:
         self._holdback.leave(key)
@@ -283,7 +283,7 @@ class Pauses:
             self._forget(hold)
             return Result(failure(Code.GONE), duration_s)
         if failed is None:
-            return Result(self._locked(hold, until_s), duration_s)
+            return Result(self._finish_lock(hold, until_s), duration_s)
         if failed.code in (Code.WRONG_STATE, Code.STOPPED):
             # Paused or stopped by something else, which will resume it.
             self._forget(hold)
@@ -328,7 +328,7 @@ class Pauses:
         gpu = gpu_of() if failed is None else None
         if failed is None and gpu and not has_ended(key):
             hold.entry = replace(entry, gpu=gpu)
-            if self._locked(hold, float("inf")) is None:
+            if self._finish_lock(hold, float("inf")) is None:
                 self._notify(Notice(key, gpu, NoticeKind.ARRIVED))
         elif failed is not None and failed.code == Code.WRONG_STATE:
             self._forget(hold)
@@ -421,7 +421,7 @@ class Pauses:
             self._changed.notify_all()
             self._due.notify_all()
 
-    def _held_up(self, key: ProcessKey, obstacle: HeldUp) -> None:
+    def _report_obstacle(self, key: ProcessKey, obstacle: HeldUp) -> None:
         """A watched program was stopped, does not answer the driver, or goes on."""
         if obstacle is None:
             self._notify(Notice(key, "it goes on", NoticeKind.GOES_ON))
@@ -504,7 +504,7 @@ class Pauses:
             hold.busy = True
             return hold
 
-    def _locked(self, hold: _Hold, until_s: float) -> Failure | None:
+    def _finish_lock(self, hold: _Hold, until_s: float) -> Failure | None:
         """The lock succeeded. While the call was under way the hold may have been revoked, or the agent given up."""
         self._write(hold, replace(hold.entry, stage=Stage.LOCKED))
         is_late = time.monotonic() >= until_s
@@ -669,7 +669,7 @@ class Pauses:
         return True
 
 
-def _named(done: bool) -> Result:
+def _naming_result(done: bool) -> Result:
     return Result(None if done else failure(Code.REFUSED, "too many programs are named"))
 
 

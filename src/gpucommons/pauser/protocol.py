@@ -303,11 +303,11 @@ def _reply(document: Mapping[str, Any], fields: "_Fields") -> Reply:
         failure=failed,
         duration_s=fields.number("duration_s"),
         state=State(fields.whole("state", min(State), max(State))) if "state" in document else None,
-        paused=tuple(map(_paused, rows)),
+        paused=tuple(map(_parse_paused, rows)),
     )
 
 
-def _paused(row: object) -> Paused:
+def _parse_paused(row: object) -> Paused:
     if not isinstance(row, dict):
         raise PauserProtocolError(f"a paused program is an object, not {row!r}")
     fields = _Fields(row)

@@ -292,7 +292,7 @@ class Server:
         pauses = self._pauses
         assert pauses is not None
         if request.operation is Operation.LIST:
-            session.send(Reply(request.number, paused=pauses.paused()))
+            session.send(Reply(request.number, paused=pauses.list_paused()))
             return
         if request.operation in _AT_ONCE:
             session.send(Reply(request.number, _perform_at_once(pauses, request).failure))
