@@ -289,7 +289,7 @@ class Churn:
         programs = tuple(replace(one, settled_s=0.0) for one in self.programs.values())
         situation = ParkSituation(programs, rooms, HOST, now_s=self.now_s)
         self.waits.see(programs, self.now_s)
-        self.spent = self.waits.spent(BUDGETED.budget_s, self.now_s)
+        self.spent = self.waits.budgets_spent(BUDGETED.budget_s, self.now_s)
         arriving = [newcomer(self.pid, self.now_s, owner=starts)] if starts is not None else []
         memory = {GPU: GpuMemory(TOTAL - there, TOTAL, 0)}
         planned = plan_arrivals(BUDGETED, TERMS, situation, arriving, memory, self.spent)
@@ -360,10 +360,10 @@ def test_a_program_that_its_user_has_stopped_does_not_wait_at_the_cost_of_others
     waits.see([parked], NOW_S)
     waits.see([replace(parked, wakes_since_s=None)], NOW_S + 20)
     waits.see([replace(parked, wakes_since_s=None)], NOW_S + 900)
-    assert waits.spent(21.0, NOW_S + 900) == BudgetsSpent()
-    assert waits.spent(20.0, NOW_S + 900) == BudgetsSpent(frozenset({"bob"}), frozenset({"alice"}))
-    assert waits.spent(20.0, NOW_S + 20 + HOUR_S - 20) != BudgetsSpent()
-    assert waits.spent(20.0, NOW_S + 20 + HOUR_S - 19) == BudgetsSpent(), "a second of it is older than an hour"
+    assert waits.budgets_spent(21.0, NOW_S + 900) == BudgetsSpent()
+    assert waits.budgets_spent(20.0, NOW_S + 900) == BudgetsSpent(frozenset({"bob"}), frozenset({"alice"}))
+    assert waits.budgets_spent(20.0, NOW_S + 20 + HOUR_S - 20) != BudgetsSpent()
+    assert waits.budgets_spent(20.0, NOW_S + 20 + HOUR_S - 19) == BudgetsSpent(), "a second of it is older than an hour"
 
 
 def test_a_young_program_gets_no_more_room_from_others_than_its_owner_has_budget() -> None:

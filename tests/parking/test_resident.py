@@ -14,7 +14,7 @@ def see(held: ResidentPrograms, as_of_s: float, *, activity: ProgramActivity, in
     process = GpuUser(7, ProcessKey(7, 1), KEY, (use,), Workload(uid=0, user="root"))
     keys = frozenset({KEY}) if in_turns else frozenset()
     held.see(group([process]), (), frozenset(), keys, frozenset(), as_of_s)
-    (planned,) = held.planned(frozenset(), as_of_s)
+    (planned,) = held.for_plan(frozenset(), as_of_s)
     return planned
 
 

@@ -44,7 +44,7 @@ class NamedWorld(World):
 
     def join_named(self, name: str, version: Version, core: int) -> None:
         name = name if version == 2 else ""
-        gpu = self.devices.queue_named(name, self.now)
+        gpu = self.devices.find_queue(name, self.now)
         client = Client(next(self._ids), gpu, version=version, gpu_name=name)
         self.devices.place(client)
         self._true[client.id] = resolve(name, self.machine)

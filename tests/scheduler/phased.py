@@ -187,7 +187,9 @@ class PhasedSimulation(Simulation):
         lot = self._dice.random()
         delay_s = DEEP_QUEUE_S if lot < job.slow else self._dice.uniform(*PAUSE_S)
         if job.slow <= lot < job.slow + job.failing:
-            self._later(job, delay_s, lambda: self.policy.not_paused(job.client, self.now + AGAIN_S, self.now))
+            self._later(
+                job, delay_s, lambda: self.policy.record_pause_failure(job.client, self.now + AGAIN_S, self.now)
+            )
         else:
             self._later(job, delay_s, lambda: self._stop(job))
 
@@ -197,7 +199,7 @@ class PhasedSimulation(Simulation):
         job.stopped_s = self.now
         looking = self.gpu.phases.current is not None and self.gpu.phases.current.way is Way.MEASURING
         job.look_until_s = self.gpu.phases.until_s if looking else None
-        return self.policy.paused(job.client, self.now)
+        return self.policy.record_pause(job.client, self.now)
 
     def _continue(self, job: Job) -> Sequence[Action]:
         job.runs = True
@@ -250,7 +252,7 @@ class PhasedSimulation(Simulation):
         activity = DeviceActivity(*(min(1.0, value) for value in sums))
         self.at(
             self.now + self._answer_s,
-            lambda: self.policy.measured(action.gpu, action.number, activity, begin_s, self.now)[1],
+            lambda: self.policy.record_activity(action.gpu, action.number, activity, begin_s, self.now)[1],
         )
         return ()
 
@@ -292,13 +294,13 @@ class ReadSimulation(PhasedSimulation):
         coruns, current = self.gpu.phases.coruns, self.gpu.phases.current
         for process in self._unseen:
             self.jobs.remove(process)
-            self.policy.grew(process.client, self.now)
+            self.policy.record_growth(process.client, self.now)
         self._unseen.clear()
         contested = (current is not None and current.way is Way.TURNS) or coruns.has_passing_programs(self.now)
         for job in self.jobs:
             if job.client.id not in self._seen:
                 self._seen.add(job.client.id)
-                self.policy.grew(job.client, self.now)
+                self.policy.record_growth(job.client, self.now)
             if contested or self.now - job.begun_s >= SEEN_S:
                 self.perform(self._check_use(job))
         self._sample()

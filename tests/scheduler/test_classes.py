@@ -113,7 +113,7 @@ def test_time_for_which_others_are_held_back_is_charged() -> None:
     start(simulation, "train", owner="ann")
 
     def hold() -> tuple[()]:
-        simulation.policy.held_back(server.client, 0.9, simulation.now)
+        simulation.policy.record_holdback(server.client, 0.9, simulation.now)
         simulation.at(simulation.now + 1.0, hold)
         return ()
 

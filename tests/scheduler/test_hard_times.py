@@ -130,14 +130,14 @@ def test_an_unexpected_error_closes_that_connection_and_is_counted(
         good = Scripted(served.path).register("good").ask().granted()
         server = served.server
         # A bug is inserted where a client registers, requests, releases and disconnects, one after the other.
-        for place, name in ((server._devices, "queue_named"), (server.policy, "request"), (server.policy, "release")):
+        for place, name in ((server._devices, "find_queue"), (server.policy, "request"), (server.policy, "release")):
             victims = [Scripted(served.path) for _ in range(3)]
-            if name != "queue_named":
+            if name != "find_queue":
                 victims = [victim.register() for victim in victims]
             working = getattr(place, name)
             served.call(lambda at=place, name=name: setattr(at, name, broken))  # type: ignore[misc]
             for victim in victims:
-                victim.send({"queue_named": T.REGISTER, "request": T.REQ_LOCK, "release": T.LOCK_RELEASED}[name])
+                victim.send({"find_queue": T.REGISTER, "request": T.REQ_LOCK, "release": T.LOCK_RELEASED}[name])
                 assert victim.closed()
             served.call(lambda at=place, name=name, back=working: setattr(at, name, back))  # type: ignore[misc]
         reading = served.until(lambda reading: reading.connections == 1)

@@ -28,7 +28,7 @@ class Node:
         self.perform(self.devices.update(facts, self.now))
 
     def program(self, device: str, owner: str = "") -> Client:
-        queue = self.devices.queue_named(device, self.now)
+        queue = self.devices.find_queue(device, self.now)
         client = Client(next(self._ids), queue, version=PROGRAM, owner=owner)
         client.device = device
         self.perform(self.policy.register(client, self.now))
@@ -41,7 +41,7 @@ class Node:
     def perform(self, actions: list[Action]) -> None:
         for action in actions:
             if not isinstance(action, Measure) and action.message is MessageType.DROP_LOCK:
-                self.perform(list(self.policy.paused(action.client, self.now)))
+                self.perform(list(self.policy.record_pause(action.client, self.now)))
 
     def run(self, seconds: float) -> list[frozenset[int]]:
         """The clients that ran at the same time on any GPU, each time that this changed."""
@@ -91,6 +91,6 @@ def test_a_reading_keeps_the_links() -> None:
     node.link(("GPU-0", "GPU-1"))
     node.read()
     assert node.policy.gpus["GPU-0"].memory.total_bytes == 20 * GIB
-    assert node.devices.queue_named("1", node.now).key == "GPU-0"
+    assert node.devices.find_queue("1", node.now).key == "GPU-0"
     assert node.devices.is_linked(node.policy.gpus["GPU-1"])
     assert not node.devices.is_linked(node.policy.gpus["GPU-0"])

@@ -84,7 +84,7 @@ def test_the_last_request_counts(tmp_path: Path) -> None:
 
 def test_a_request_at_the_end_of_the_one_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes when the program is paused, and before the event loop knows that the work for that has ended."""
-    paused = Policy.paused
+    paused = Policy.record_pause
 
     def then_resume(policy: Policy, client: Client, now: float) -> Sequence[Action]:
         assert client.peer is not None
@@ -97,7 +97,7 @@ def test_a_request_at_the_end_of_the_one_before_counts(tmp_path: Path, monkeypat
         assert pauser.counters.locks == 1
         assert not programs[0].locked
 
-    monkeypatch.setattr(Policy, "paused", then_resume)
+    monkeypatch.setattr(Policy, "record_pause", then_resume)
     play(tmp_path, scenario)
 
 

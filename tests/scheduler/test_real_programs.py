@@ -124,7 +124,7 @@ def test_a_program_that_is_idle_when_the_scheduler_is_switched_off_is_not_light(
     coruns = simulation.gpu.phases.coruns
     assert coruns.is_light(trainer.client.id) is False
     for _ in range(MAX_SAMPLES // 2):
-        coruns.measured((trainer.client.id,), DeviceActivity(0.0, busy=0.0), simulation.now)
+        coruns.record_activity((trainer.client.id,), DeviceActivity(0.0, busy=0.0), simulation.now)
     assert coruns.is_light(trainer.client.id)
     simulation.perform(simulation.policy.switch(False, simulation.now))
     assert coruns.is_light(trainer.client.id) is False
@@ -148,7 +148,7 @@ def test_a_program_that_was_taken_to_be_light_is_seen_again_where_it_has_an_equa
     first, _ = start_all(simulation, ["loop", "loop"])
     simulation.run(1.2)
     for _ in range(MAX_SAMPLES):
-        simulation.gpu.phases.coruns.measured((first.client.id,), DeviceActivity(0.3, busy=0.4), simulation.now)
+        simulation.gpu.phases.coruns.record_activity((first.client.id,), DeviceActivity(0.3, busy=0.4), simulation.now)
     assert simulation.gpu.phases.coruns.is_light(first.client.id)
     simulation.run(10.0)
     assert sum(simulation.play(MINUTE_S).values()) >= 0.97

@@ -120,19 +120,19 @@ class World:
         """The pauser has stopped a program that got DROP_LOCK."""
         peer.holds, peer.awaits, peer.must_drop = False, True, False
         peer.dropped_s, peer.stopped_s = NEVER, self.now
-        self._perform(self.policy.paused(peer.client, self.now))
+        self._perform(self.policy.record_pause(peer.client, self.now))
 
     def not_paused(self, peer: Peer, again_s: float) -> None:
         """The pauser could not stop a program that got DROP_LOCK."""
         peer.must_drop, peer.dropped_s = False, NEVER
-        self._perform(self.policy.not_paused(peer.client, self.now + again_s, self.now))
+        self._perform(self.policy.record_pause_failure(peer.client, self.now + again_s, self.now))
 
     def resumed(self, peer: Peer, again_s: float) -> None:
         """The pauser resumed a program by itself."""
         self._continues(peer)
         peer.holds, peer.awaits = True, False
         peer.grants += 1
-        self._perform(self.policy.resumed(peer.client, self.now + again_s, self.now))
+        self._perform(self.policy.record_resume(peer.client, self.now + again_s, self.now))
 
     def rejoin(self, peer: Peer) -> None:
         """Its user has continued a program that had withdrawn because it was stopped."""
@@ -142,7 +142,7 @@ class World:
 
     def hang(self, peer: Peer, hangs: bool) -> None:
         """The driver's call for a program does not return, or has returned."""
-        self._perform((self.policy.hang if hangs else self.policy.returned)(peer.client, self.now))
+        self._perform((self.policy.hang if hangs else self.policy.record_return)(peer.client, self.now))
 
     def _continues(self, peer: Peer) -> None:
         if peer.stopped_s < NEVER:
@@ -204,7 +204,7 @@ class World:
             asked = self.measurements.pop()
             self.measurements.clear()
             begin_s = min(self.now, asked.begin_s)
-            self._perform(self.policy.measured(asked.gpu, asked.number, activity, begin_s, self.now)[1])
+            self._perform(self.policy.record_activity(asked.gpu, asked.number, activity, begin_s, self.now)[1])
 
     def advance(self, seconds: float, *, obey: bool = False, delay_s: float = 0.0) -> None:
         """Lets time pass, with every deadline on the way. `obey`: clients that get DROP_LOCK release after `delay_s`,

@@ -238,10 +238,10 @@ def test_a_client_that_left_is_forgotten() -> None:
     coruns: Coruns[str] = Coruns()
     requesting = {"a": "ann", "b": "bob"}
     coruns.phase(requesting, 0.0)
-    coruns.measured(["a"], DeviceActivity(0.8, busy=0.9), 0.5)
-    coruns.measured(["b"], DeviceActivity(0.8, busy=0.9), 0.8)
-    coruns.used({"a": 0.5, "b": 0.5}, requesting, 1.0, 1.0)
-    coruns.measured(["a", "b"], DeviceActivity(0.8, busy=1.0), 1.5)
+    coruns.record_activity(["a"], DeviceActivity(0.8, busy=0.9), 0.5)
+    coruns.record_activity(["b"], DeviceActivity(0.8, busy=0.9), 0.8)
+    coruns.record_use({"a": 0.5, "b": 0.5}, requesting, 1.0, 1.0)
+    coruns.record_activity(["a", "b"], DeviceActivity(0.8, busy=1.0), 1.5)
     coruns.phase(requesting, 2.0)
     coruns.forget("a")
     for kept in (coruns._facts, coruns._owner_of, coruns._arrival):
@@ -257,9 +257,9 @@ def test_without_a_meter_no_client_is_looked_at_and_owners_with_more_programs_ta
     for tick in range(400):
         now_s = tick * 0.25
         if tick % 4 == 0:
-            coruns.used(dict.fromkeys(requesting, 0.25), requesting, 1.0, now_s)
+            coruns.record_use(dict.fromkeys(requesting, 0.25), requesting, 1.0, now_s)
         phase = coruns.phase(requesting, now_s)
-        coruns.ended(phase, 0.25)
+        coruns.record_phase_end(phase, 0.25)
         ways.add(phase.way)
         if 10.0 < now_s < 60.0:
             assert phase.unit in (("a1", "a2", "a3"), ("b",))
@@ -283,9 +283,9 @@ def test_what_a_new_program_had_before_it_was_seen_is_taken_from_its_owner(seen:
             ratios = dict.fromkeys(requesting, 0.25)
             if tick == 44:
                 ratios["b2"] = seen
-            coruns.used(ratios, requesting, 1.0, now_s)
+            coruns.record_use(ratios, requesting, 1.0, now_s)
         phase = coruns.phase(requesting, now_s)
-        coruns.ended(phase, 0.25)
+        coruns.record_phase_end(phase, 0.25)
         if tick > 20:
             assert phase.way is Way.TURNS
             turns_s[requesting[phase.unit[0]]] += 0.25
@@ -304,9 +304,9 @@ def test_what_an_owner_uses_with_processes_that_cannot_be_paused_shortens_its_tu
     for tick in range(160):
         now_s = tick * 0.25
         if tick % 4 == 0:
-            coruns.used(dict.fromkeys(requesting, 0.25), requesting, 1.0, now_s, {"ann": unpaused, "carol": 1.0})
+            coruns.record_use(dict.fromkeys(requesting, 0.25), requesting, 1.0, now_s, {"ann": unpaused, "carol": 1.0})
         phase = coruns.phase(requesting, now_s)
-        coruns.ended(phase, 0.25)
+        coruns.record_phase_end(phase, 0.25)
         if tick >= 60:
             assert phase.way is Way.TURNS
             turns.append(requesting[phase.unit[0]])
@@ -320,12 +320,12 @@ def test_a_heavy_client_that_stopped_using_the_gpu_takes_no_turns() -> None:
     for tick in range(240):
         now_s = tick * 0.25
         for client in requesting if tick == 0 else ():
-            coruns.measured([client], DeviceActivity(0.9, busy=1.0), now_s)
+            coruns.record_activity([client], DeviceActivity(0.9, busy=1.0), now_s)
         if tick % 4 == 0:
             of_bob = 0.25 if now_s < 30.0 else 0.0
-            coruns.used({"a1": 0.25, "a2": 0.25, "a3": 0.25, "b": of_bob}, requesting, 0.75 + of_bob, now_s)
+            coruns.record_use({"a1": 0.25, "a2": 0.25, "a3": 0.25, "b": of_bob}, requesting, 0.75 + of_bob, now_s)
         phase = coruns.phase(requesting, now_s)
-        coruns.ended(phase, 0.25)
+        coruns.record_phase_end(phase, 0.25)
         if 20.0 <= now_s < 30.0:
             assert phase.way is Way.TURNS
         if now_s >= 50.0:
@@ -340,11 +340,11 @@ def looks(together: Callable[[float], float], until_s: float) -> list[float]:
     for tick in range(round(until_s / 0.25)):
         now_s = tick * 0.25
         if tick % 4 == 0:
-            coruns.used(dict.fromkeys(requesting, 0.5), requesting, 1.0, now_s)
+            coruns.record_use(dict.fromkeys(requesting, 0.5), requesting, 1.0, now_s)
         phase = coruns.phase(requesting, now_s)
         activity = DeviceActivity(together(now_s) * len(phase.clients) / 2, busy=1.0)
-        coruns.measured(list(phase.clients), activity, now_s + 0.25)
-        coruns.ended(phase, 0.25)
+        coruns.record_activity(list(phase.clients), activity, now_s + 0.25)
+        coruns.record_phase_end(phase, 0.25)
         if phase.way is Way.MEASURING:
             looked.append(now_s)
         else:
@@ -376,7 +376,7 @@ def test_idleness_before_a_rest_does_not_make_a_client_light() -> None:
     coruns: Coruns[str] = Coruns()
     coruns.phase({"a": "ann"}, 0.0)
     for second, busy in enumerate([0.9, 0.9, 0.0, 0.0]):
-        coruns.measured(["a"], DeviceActivity(0.8 if busy else 0.0, busy=busy), float(second))
+        coruns.record_activity(["a"], DeviceActivity(0.8 if busy else 0.0, busy=busy), float(second))
     assert coruns.is_light("a")
     coruns.rest("a")
     assert coruns.is_light("a") is False
@@ -386,16 +386,16 @@ def test_the_rest_of_a_full_gpu_does_not_make_a_client_light() -> None:
     """One client was idle for a moment when it was alone, and is taken to be light; both work all the time."""
     coruns: Coruns[str] = Coruns()
     coruns.phase({"a": "ann"}, 0.0)
-    coruns.measured(["a"], DeviceActivity(0.9, busy=0.97), 1.0)
+    coruns.record_activity(["a"], DeviceActivity(0.9, busy=0.97), 1.0)
     coruns.phase({"b": "bob"}, 2.0)
     for second, busy in enumerate([0.97, 0.97, 0.0], start=3):
-        coruns.measured(["b"], DeviceActivity(busy, busy=busy), float(second))
+        coruns.record_activity(["b"], DeviceActivity(busy, busy=busy), float(second))
     assert (coruns.is_light("a"), coruns.is_light("b")) == (False, True)
     coruns.phase({"a": "ann", "b": "bob"}, 6.0)
-    coruns.measured(["a", "b"], DeviceActivity(0.87, busy=0.99), 7.0)
+    coruns.record_activity(["a", "b"], DeviceActivity(0.87, busy=0.99), 7.0)
     assert coruns.is_light("a") is False
-    coruns.measured(["a", "b"], DeviceActivity(0.6, busy=0.7), 8.0)
-    coruns.measured(["a", "b"], DeviceActivity(0.6, busy=0.7), 9.0)
+    coruns.record_activity(["a", "b"], DeviceActivity(0.6, busy=0.7), 8.0)
+    coruns.record_activity(["a", "b"], DeviceActivity(0.6, busy=0.7), 9.0)
     assert coruns.is_light("a"), "the GPU had room for more"
 
 
@@ -403,13 +403,13 @@ def test_a_measurement_of_clients_together_that_comes_after_the_look_was_chosen_
     coruns: Coruns[str] = Coruns()
     requesting = {"a": "ann", "b": "bob"}
     coruns.phase(requesting, 0.0)
-    coruns.used({"a": 0.5, "b": 0.5}, requesting, 1.0, 1.0)
-    coruns.used({"a": 0.5, "b": 0.5}, requesting, 1.0, 2.0)
+    coruns.record_use({"a": 0.5, "b": 0.5}, requesting, 1.0, 1.0)
+    coruns.record_use({"a": 0.5, "b": 0.5}, requesting, 1.0, 2.0)
     look = coruns.phase(requesting, 2.1)
     assert look.way is Way.MEASURING
-    coruns.measured(["a", "b"], DeviceActivity(0.5, busy=1.0), 2.1)
+    coruns.record_activity(["a", "b"], DeviceActivity(0.5, busy=1.0), 2.1)
     assert [coruns.solo_activity(client) for client in requesting] == [None, None]
-    coruns.measured(look.clients, DeviceActivity(0.8, busy=0.9), 2.4)
+    coruns.record_activity(look.clients, DeviceActivity(0.8, busy=0.9), 2.4)
     assert [coruns.solo_activity(client) for client in look.clients] == [DeviceActivity(0.8, busy=0.9)]
 
 
@@ -419,12 +419,12 @@ def test_what_runs_along_in_a_look_is_not_looked_at() -> None:
     coruns.phase(requesting, 0.0)
     # One that uses little is seen first, and is not paused for a look at another one.
     for second in (1.0, 2.0, 3.0):
-        coruns.used({"a": 0.45, "b": 0.45, "c": 0.1}, requesting, 1.0, second)
+        coruns.record_use({"a": 0.45, "b": 0.45, "c": 0.1}, requesting, 1.0, second)
     assert coruns.phase(requesting, 3.1).clients == ("c",)
-    coruns.measured(["c"], DeviceActivity(0.2, busy=0.7), 3.4)
+    coruns.record_activity(["c"], DeviceActivity(0.2, busy=0.7), 3.4)
     look = coruns.phase(requesting, 5.0)
     assert (look.way, look.unit, look.clients) == (Way.MEASURING, ("a",), ("a", "c"))
-    coruns.measured(look.clients, DeviceActivity(0.8, busy=0.9), 5.3)
+    coruns.record_activity(look.clients, DeviceActivity(0.8, busy=0.9), 5.3)
     alone = coruns.solo_activity("a")
     assert alone is not None
     assert alone.sm == pytest.approx(0.6)

@@ -47,8 +47,10 @@ def phases(weights: dict[str, float], seconds: float = 60.0) -> dict[str, float]
         for client in phase.unit:
             had[client] += length_s
         now_s += length_s
-        coruns.ended(phase, length_s)
-        coruns.used({client: 1.0 / len(phase.clients) for client in phase.clients}, {"a": "a", "b": "b"}, 1.0, now_s)
+        coruns.record_phase_end(phase, length_s)
+        coruns.record_use(
+            {client: 1.0 / len(phase.clients) for client in phase.clients}, {"a": "a", "b": "b"}, 1.0, now_s
+        )
     return had
 
 

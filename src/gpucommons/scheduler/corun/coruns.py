@@ -1,8 +1,8 @@
 """One GPU's clients that fit into its memory: which of them may run now, and until when. The package has the rules.
 
-A phase is a set of clients that run at the same time. `phase` returns the next one; `ended` records how long it
-lasted, `measured` the device's activity in it, `used` what each client's processes had of the GPU. The caller runs the
-phases, bills and throttles: it names only the clients that may run now.
+A phase is a set of clients that run at the same time. `phase` returns the next one. `record_phase_end` takes how
+long it lasted, `record_activity` the device's activity in it, `record_use` what each client's processes had of the GPU.
+The caller runs the phases, bills and throttles: it names only the clients that may run now.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -210,7 +210,7 @@ class Coruns(Generic[Client]):
         # Use that is not of any client, and when a client of each owner last came or left.
         self._unseen = Use()
         self._passing_s: dict[str, float] = {}
-        # Clients with new processes since the last call of `used`.
+        # Clients with new processes since the last call of `record_use`.
         self._grown: set[Client] = set()
         self._accounts: OwnerAccounts[Client] = OwnerAccounts()
         self._together: dict[frozenset[Client], Activity] = {}
@@ -231,7 +231,7 @@ class Coruns(Generic[Client]):
 
     # Learning
 
-    def measured(self, clients: Sequence[Client], activity: DeviceActivity, now_s: float) -> None:
+    def record_activity(self, clients: Sequence[Client], activity: DeviceActivity, now_s: float) -> None:
         """The device's activity over a time in which exactly these clients ran."""
         facts = {client: self._facts_of(client, now_s) for client in clients}
         heavy = [client for client in clients if not facts[client].light and client not in self._latency]
@@ -252,7 +252,7 @@ class Coruns(Generic[Client]):
         elif heavy:
             self._together.setdefault(frozenset(heavy), Activity()).learn(activity, now_s)
 
-    def used(
+    def record_use(
         self,
         ratios: Mapping[Client, float],
         owner_of: Mapping[Client, str],
@@ -348,7 +348,7 @@ class Coruns(Generic[Client]):
             for key in [key for key in of_sets if client in key]:
                 del of_sets[key]
 
-    def grew(self, client: Client, owner: str, now_s: float) -> None:
+    def record_growth(self, client: Client, owner: str, now_s: float) -> None:
         """A client has a new process, or is new itself; it ran before it was seen, and takes part or not."""
         self._grown.add(client)
         self._passing_s[owner] = now_s
@@ -358,7 +358,7 @@ class Coruns(Generic[Client]):
         owners = set(self._owner_of.values()) | self._passing_s.keys()
         return len(owners) > 1 and any(changed_s >= now_s - _PASSING_S for changed_s in self._passing_s.values())
 
-    def held_back(self, client: Client, seconds: float) -> None:
+    def record_holdback(self, client: Client, seconds: float) -> None:
         """Others were held back for so long because this client, of class latency, worked."""
         self._held_back_s[client] = self._held_back_s.get(client, 0.0) + seconds
 
@@ -479,7 +479,7 @@ class Coruns(Generic[Client]):
         length_s = _TOGETHER_S if cause is PhaseCause.NO_GAIN else _TRIAL_S
         return Phase(clients, length_s, Way.TOGETHER, self.metered, cause)
 
-    def ended(self, phase: Phase[Client], length_s: float) -> None:
+    def record_phase_end(self, phase: Phase[Client], length_s: float) -> None:
         """The phase lasted this long, or this much longer: its clients may have stopped slowly."""
         for client in phase.clients:
             if client in self._facts:
@@ -629,7 +629,7 @@ class Coruns(Generic[Client]):
         key = frozenset(clients)
         verdict = self._verdicts.get(key)
         if verdict is None:
-            verdict = self._verdicts[key] = self._inherited_verdict(key, now_s)
+            verdict = self._verdicts[key] = self._inherit_verdict(key, now_s)
         together = self._together.setdefault(key, Activity())
         if verdict.turns is False:
             self._doubt(clients, verdict, together, now_s)
@@ -655,7 +655,7 @@ class Coruns(Generic[Client]):
                 verdict.settle(True, progress, device, now_s)
         return bool(verdict.turns)
 
-    def _inherited_verdict(self, key: frozenset[Client], now_s: float) -> _Verdict:
+    def _inherit_verdict(self, key: frozenset[Client], now_s: float) -> _Verdict:
         """Clients that gained by turns with another one, which has left, are taken to gain without it. They are seen
         together next."""
         verdict = _Verdict()

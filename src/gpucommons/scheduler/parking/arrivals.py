@@ -169,7 +169,7 @@ class ArrivalWaits:
         while self._ended and self._ended[0].end_s <= now_s - _BUDGET_WINDOW_S:
             self._ended.popleft()
 
-    def spent(self, budget_s: float, now_s: float) -> BudgetsSpent:
+    def budgets_spent(self, budget_s: float, now_s: float) -> BudgetsSpent:
         newcomers: defaultdict[str, float] = defaultdict(float)
         holders: defaultdict[str, float] = defaultdict(float)
         for wait in (*self._ended, *self._lasting.values()):
@@ -209,7 +209,7 @@ def plan_arrivals(
 ) -> ArrivalPlan:
     """`situation` is without the needs of newcomers. Its programs include those that went on, once NVML lists them."""
     ordered = sorted(newcomers, key=lambda newcomer: (newcomer.since_s, newcomer.process))
-    promised = _promised(rules, situation, ordered, memory)
+    promised = _promised_bytes(rules, situation, ordered, memory)
     taken = Counter(promised)
     go_on: dict[ProcessKey, GoesOn] = {}
     needs: list[RoomNeed] = []
@@ -224,7 +224,7 @@ def plan_arrivals(
             id=newcomer.id,
             kept={newcomer.device: taken[newcomer.device]},
             idle_after_s=rules.idle_after_s,
-            spared=newcomer.siblings | _spared(situation, newcomer.owner, spent),
+            spared=newcomer.siblings | _spared_programs(situation, newcomer.owner, spent),
         )
         why = _why_goes_on(rules, terms, situation, newcomer, need)
         if why is None:
@@ -266,7 +266,7 @@ def _why_goes_on(
     return GoesOn.BUDGET if can_make_room(terms, situation, without_budget) else GoesOn.NOTHING_IDLE
 
 
-def _spared(situation: ParkSituation, owner: str, spent: BudgetsSpent) -> frozenset[str]:
+def _spared_programs(situation: ParkSituation, owner: str, spent: BudgetsSpent) -> frozenset[str]:
     """The programs that make no room for newcomers of this owner any more."""
     return frozenset(program.key for program in situation.resident if not spent.allow(program.owner, owner))
 
@@ -275,7 +275,7 @@ def _is_moving(programs: Sequence[PlannedProgram], device: str) -> bool:
     return any(program.stage is ParkStage.PARKING and device in program.memory for program in programs)
 
 
-def _promised(
+def _promised_bytes(
     rules: ArrivalRules, situation: ParkSituation, newcomers: Iterable[Newcomer], memory: Mapping[str, GpuMemory]
 ) -> Mapping[str, int]:
     """What newcomers that went on a moment ago were given and do not use yet."""
@@ -313,7 +313,7 @@ def _young_needs(
                 id=f"{_PREFIX}{program.key}",
                 kept={device: taken.get(device, 0)},
                 idle_after_s=rules.idle_after_s,
-                spared=_spared(situation, program.owner, spent) | {program.key},
+                spared=_spared_programs(situation, program.owner, spent) | {program.key},
             )
 
 

@@ -52,12 +52,12 @@ class ParkLog:
         self.park_seconds = Histogram(MOVE_BUCKETS)
         self.wake_seconds = Histogram(MOVE_BUCKETS)
 
-    def parked(self, program: ParkedProgram, duration_s: float) -> None:
+    def log_parked(self, program: ParkedProgram, duration_s: float) -> None:
         self.parks += 1
         self.park_seconds.observe(duration_s)
         self._add("parked", program, duration_s, f"{_gib(program.bytes)} moved to host memory ({program.cause})")
 
-    def woken(self, program: ParkedProgram, moved_s: float, waited_s: float) -> None:
+    def log_woken(self, program: ParkedProgram, moved_s: float, waited_s: float) -> None:
         """`moved_s` is the time of the move itself, `waited_s` how long the program waited for room before it."""
         self.wakes += 1
         self.wake_seconds.observe(moved_s)
@@ -65,15 +65,15 @@ class ParkLog:
         waited = f", after {waited_s:.1f} s of waiting for room" if waited_s > 1 else ""
         self._add("woken", program, taken_s, f"{_gib(program.bytes)} is back on the GPU after {taken_s:.1f} s{waited}")
 
-    def refused(self, program: ParkedProgram, refusal: ParkRefusal) -> None:
+    def log_refused(self, program: ParkedProgram, refusal: ParkRefusal) -> None:
         self.refusals[refusal.why] += 1
         self._add("refused", program, 0.0, refusal.sentence, refusal.why)
 
-    def refused_program(self, program: Program, refusal: ParkRefusal) -> None:
+    def log_refused_program(self, program: Program, refusal: ParkRefusal) -> None:
         """For a program whose move has not begun."""
-        self.refused(parked_of(program, "", ParkedCpu(0.0), monotonic(), time.time()), refusal)
+        self.log_refused(parked_of(program, "", ParkedCpu(0.0), monotonic(), time.time()), refusal)
 
-    def stranded(self, program: ParkedProgram, duration_s: float) -> None:
+    def log_stranded(self, program: ParkedProgram, duration_s: float) -> None:
         self._add("stranded", program, duration_s, "the driver could not restore it; end the process")
 
     def _add(self, kind: str, program: ParkedProgram, duration_s: float, sentence: str, why: str = "") -> None:
@@ -120,7 +120,7 @@ class Rooms:
         # When the last move on each device ended.
         self._moved_s: dict[str, float] = {}
 
-    def moved(self, devices: Iterable[str], now_s: float) -> None:
+    def record_move(self, devices: Iterable[str], now_s: float) -> None:
         """A move has ended: the room of its device has to be read again."""
         self._moved_s.update(dict.fromkeys(devices, now_s))
 
@@ -292,9 +292,9 @@ class ProgramMoves:
     def _begin(self, move: "Coroutine[None, None, None]") -> None:
         task = asyncio.get_running_loop().create_task(move)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._finish)
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
+    def _finish(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._on_end()
         if not task.cancelled() and task.exception() is not None:
@@ -312,7 +312,7 @@ class ProgramMoves:
         if suspended is not None:
             await suspended.stop_again(program)
         now = monotonic()
-        self._rooms.moved(program.memory, now)
+        self._rooms.record_move(program.memory, now)
         if moved.unsure:
             program.unsure = True
             return
@@ -330,12 +330,12 @@ class ProgramMoves:
             return
         program.begin(ParkStage.PARKED, now)
         program.was_moved = True
-        self._log.parked(program, now - begun_s)
+        self._log.log_parked(program, now - begun_s)
         if self._host_is_short():
             # Others took host memory meanwhile. The kernel would kill for it; a parked program is a likely victim.
             refusal = ParkRefusal(WhyNot.HOST_MEMORY, "it is brought back: too little of the host's memory is left")
             self._resident.cannot_park(program.places, refusal, now + _AGAIN_S)
-            self._log.refused(program, refusal)
+            self._log.log_refused(program, refusal)
             program.go_on(now)
         elif program.cause == TURN:
             # It was at work: it waits for its next turn.
@@ -351,7 +351,7 @@ class ProgramMoves:
         if failed.code != Code.GONE:
             refusal, lasts_s = _refusal(moved, failed)
             self._resident.cannot_park(program.places, refusal, now + lasts_s)
-            self._log.refused(program, refusal)
+            self._log.log_refused(program, refusal)
             if self._suspended is not None and program.cause == SUSPENDED:
                 self._suspended.keeps(program.key, refusal, program.bytes, program.memory)
         program.keep(moved.parked)
@@ -368,16 +368,16 @@ class ProgramMoves:
         places = dict(program.places)
         moved = await self._moves.wake(places)
         now = monotonic()
-        self._rooms.moved(program.memory, now)
+        self._rooms.record_move(program.memory, now)
         if moved.unsure:
             program.unsure = True
             return
         for process in places:
             if process not in moved.parked:
-                self._resident.came_back(process, now)
+                self._resident.record_return(process, now)
         if moved.stranded:
             program.begin(ParkStage.STRANDED, now)
-            self._log.stranded(program, now - begun_s)
+            self._log.log_stranded(program, now - begun_s)
             return
         program.keep(moved.parked)
         if program.places:
@@ -391,7 +391,7 @@ class ProgramMoves:
         program.places = {process: place for process, place in places.items() if not self._host.has_ended(process)}
         if not program.places:
             return
-        self._log.woken(program, now - begun_s, begun_s - asked_s)
+        self._log.log_woken(program, now - begun_s, begun_s - asked_s)
         await self._sleep.wake(program)
 
 

@@ -122,7 +122,7 @@ class Newcomers:
         arrival = self._arrivals.get(notice.process)
         if notice.kind is NoticeKind.RESUMED:
             if arrival is not None and arrival.is_held:
-                self._went_on(arrival, GoesOn.WAITED, monotonic())
+                self._let_go_on(arrival, GoesOn.WAITED, monotonic())
             return
         if notice.kind is not NoticeKind.ARRIVED:
             return
@@ -144,21 +144,21 @@ class Newcomers:
     def pauser_changed(self) -> None:
         """The watchdog of a pauser that is lost resumes what it had paused."""
         if not self._pauser.available:
-            for arrival in self._held():
-                self._went_on(arrival, GoesOn.UNKNOWN, monotonic())
+            for arrival in self._held_arrivals():
+                self._let_go_on(arrival, GoesOn.UNKNOWN, monotonic())
 
     # For the planner
 
     @property
     def processes(self) -> AbstractSet[ProcessKey]:
         """Those that are held: they take no turns."""
-        return {arrival.newcomer.process for arrival in self._held()}
+        return {arrival.newcomer.process for arrival in self._held_arrivals()}
 
     @property
     def newcomers(self) -> list[Newcomer]:
         return [arrival.newcomer for arrival in self._arrivals.values()]
 
-    def _held(self) -> list[_Arrival]:
+    def _held_arrivals(self) -> list[_Arrival]:
         return [arrival for arrival in self._arrivals.values() if arrival.is_held]
 
     async def watch(self, short: AbstractSet[str], memory: Mapping[str, GpuMemory]) -> None:
@@ -182,8 +182,8 @@ class Newcomers:
             arrival = self._arrivals.get(process)
             if arrival is not None and arrival.is_held:
                 self._resume(process)
-                self._went_on(arrival, why, now)
-        for arrival in self._held():
+                self._let_go_on(arrival, why, now)
+        for arrival in self._held_arrivals():
             if has_ended(arrival.newcomer.process):
                 del self._arrivals[arrival.newcomer.process]
             elif now - arrival.kept_s >= self._pauser.max_pause_s / 4:
@@ -197,7 +197,7 @@ class Newcomers:
             if arrival.newcomer.id == need_id:
                 arrival.chosen.append((parked, ParkedFor(parked.label, parked.user, parked.uid, parked.bytes)))
 
-    def described(self, need_id: str) -> ParkedFor | None:
+    def describe(self, need_id: str) -> ParkedFor | None:
         """The newcomer of this need, for the owner of what was parked for it."""
         programs = (arrival.program for arrival in self._arrivals.values() if arrival.newcomer.id == need_id)
         return next(
@@ -215,7 +215,7 @@ class Newcomers:
     async def _keep(self, arrival: _Arrival) -> None:
         reply = await self._pauser.keep(arrival.newcomer.process)
         if reply.failure is not None and reply.failure.code in (Code.NOT_PAUSED, Code.BUSY) and arrival.is_held:
-            self._went_on(arrival, GoesOn.UNKNOWN, monotonic())
+            self._let_go_on(arrival, GoesOn.UNKNOWN, monotonic())
 
     def _resume(self, process: ProcessKey) -> None:
         self._start(self._pauser.resume({process}, process))
@@ -225,7 +225,7 @@ class Newcomers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _went_on(self, arrival: _Arrival, why: GoesOn, now_s: float) -> None:
+    def _let_go_on(self, arrival: _Arrival, why: GoesOn, now_s: float) -> None:
         arrival.newcomer = arrival.newcomer._replace(went_on_s=now_s)
         arrival.why = why
         reading = arrival.reading(now_s)

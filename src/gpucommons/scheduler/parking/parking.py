@@ -126,7 +126,7 @@ class ParkOrders:
             self._resident.try_again(resident.program)
             refusal = self._resident.obstacle(resident, self._parked.keys, monotonic()) or self._unavailable()
             if refusal is not None:
-                self._log.refused_program(resident.program, refusal)
+                self._log.log_refused_program(resident.program, refusal)
                 refused.append(f"{resident.program.display_name}: {refusal.sentence}")
             else:
                 resident.asked = True
@@ -213,7 +213,7 @@ class ParkLooks:
             if program.stage is ParkStage.PARKED and self._parked.get(program.key) is program:
                 look = looks[program.key]
                 program.cpu, goes_on = after_look(program.cpu, look.threads, now)
-                if goes_on or _went_on(program, look):
+                if goes_on or _has_gone_on(program, look):
                     program.go_on(now)
         for before in idle:
             # A reading that came meanwhile may have shown it active, or that it has ended.
@@ -233,7 +233,7 @@ class ParkLooks:
         return {key: _Look(host.thread_seconds(several), host.waits_in(several)) for key, several in pids.items()}
 
 
-def _went_on(program: ParkedProgram, look: _Look) -> bool:
+def _has_gone_on(program: ParkedProgram, look: _Look) -> bool:
     """Whether it sleeps elsewhere than while it was idle, at two looks in a row: inside a CUDA call.
 
     This also shows a cell that was run while the memory moved, and one that uses hardly any CPU time.
@@ -410,7 +410,7 @@ class Parking:
             tuple(self.newcomers.readings()),
             self.newcomers.waited,
             self.newcomers.waited_s,
-            () if self._suspended is None else self._suspended.kept(),
+            () if self._suspended is None else self._suspended.kept_readings(),
         )
 
     # The loop
@@ -448,7 +448,7 @@ class Parking:
             return
         situation = self._situation(rooms, claims)
         self._arrival_waits.see(situation.programs, situation.now_s)
-        spent = self._arrival_waits.spent(self._arrival_rules.budget_s, situation.now_s)
+        spent = self._arrival_waits.budgets_spent(self._arrival_rules.budget_s, situation.now_s)
         arrivals = plan_arrivals(
             self._arrival_rules, self._terms, situation, self.newcomers.newcomers, self._memory, spent
         )
@@ -492,8 +492,8 @@ class Parking:
 
     def _situation(self, rooms: Mapping[str, DeviceRoom], claims: RoomClaims) -> ParkSituation:
         now = monotonic()
-        resident = self._resident.planned(self._parked.keys, now)
-        parked = [program.planned(now) for program in self._parked]
+        resident = self._resident.for_plan(self._parked.keys, now)
+        parked = [program.for_plan(now) for program in self._parked]
         situation = ParkSituation((*resident, *parked), rooms, self._host.host_memory(), claims, now)
         return replace(situation, attained_s=attained_seconds(self._before, situation))
 
@@ -501,7 +501,7 @@ class Parking:
         for key, refusal in plan.refused.items():
             refused = self._resident[key]
             refused.asked = False
-            self.log.refused_program(refused.program, refusal)
+            self.log.log_refused_program(refused.program, refusal)
             if self._suspended is not None and refused.suspended:
                 memory = sum(use.memory_bytes or 0 for use in refused.program.uses.values())
                 self._suspended.keeps(key, refusal, memory, refused.program.devices)
@@ -535,7 +535,7 @@ class Parking:
         program = parked_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
         program.waited_in = parting.waits_in if was_idle else None
         program.made_for = made_for
-        program.made_for_program = self.newcomers.described(made_for)
+        program.made_for_program = self.newcomers.describe(made_for)
         program.moved_for = self._newcomer_owner(made_for)
         self.newcomers.credit(made_for, program)
         return program

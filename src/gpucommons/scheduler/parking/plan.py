@@ -119,10 +119,10 @@ def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> Iterator
 
 def needs_before(situation: ParkSituation, program: PlannedProgram) -> list[RoomNeed]:
     """Those that come before a program that waits: the one for which it made room, unless its user goes on."""
-    return made_room_for(situation, program) if program.for_turn else []
+    return needs_of_maker(situation, program) if program.for_turn else []
 
 
-def made_room_for(situation: ParkSituation, program: PlannedProgram) -> list[RoomNeed]:
+def needs_of_maker(situation: ParkSituation, program: PlannedProgram) -> list[RoomNeed]:
     """The need for which the program made room, as long as that waits; it has some time to take the room."""
     makers = [maker for maker in situation.programs if maker.made_for == program.made_for != ""]
     moving = any(maker.stage is ParkStage.PARKING for maker in makers)
@@ -277,7 +277,7 @@ def kept_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, froze
     making = {device for program in moving for device in program.memory}
     kept = {program.key: frozenset({program.made_for}) for program in moving if program.made_for}
     for program in situation.programs:
-        if program.stage is ParkStage.PARKED and program.wakes_since_s is None and made_room_for(situation, program):
+        if program.stage is ParkStage.PARKED and program.wakes_since_s is None and needs_of_maker(situation, program):
             kept[program.key] = frozenset({program.made_for})
     for program in waiters(situation):
         before = {need.id for need in needs_before(situation, program)}
@@ -366,7 +366,7 @@ def _parks(terms: ParkTerms, situation: ParkSituation, waking: Iterable[str]) ->
     asked = [(program, "") for program in situation.resident if program.asked and not moving]
     # What moves may not be in host memory yet.
     host_bytes = situation.host_budget(terms) - sum(program.bytes for program in moving)
-    for program, need in (*asked, *_chosen(terms, situation, frozenset(waking))):
+    for program, need in (*asked, *_choose(terms, situation, frozenset(waking))):
         if moving and (need not in held or program.bytes > host_bytes):
             return
         if refusal_of(terms, situation, program) is None:
@@ -374,7 +374,7 @@ def _parks(terms: ParkTerms, situation: ParkSituation, waking: Iterable[str]) ->
             return
 
 
-def _chosen(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) -> Iterator[tuple[PlannedProgram, str]]:
+def _choose(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) -> Iterator[tuple[PlannedProgram, str]]:
     """Programs to be parked, the first first, each with the need for which it makes room."""
     idle = idle_for(terms, situation, terms.idle_after_s)
     if terms.eager:
@@ -478,7 +478,7 @@ def expected_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, f
         options = [
             (served.at_s, device, served)
             for device in need.devices
-            if device in devices and (served := _served(terms, situation, need, devices[device], device)) is not None
+            if device in devices and (served := _serve(terms, situation, need, devices[device], device)) is not None
         ]
         if need.number != 1 or not options:
             # What it waits for is not known. It comes before later ones on these devices, so theirs is not either.
@@ -511,7 +511,7 @@ def _device(terms: ParkTerms, situation: ParkSituation, device: str) -> _Device:
     return _Device(free, at_s, [replace(program, in_turns=in_turns) for program in there], known_until_s)
 
 
-def _served(terms: ParkTerms, situation: ParkSituation, need: RoomNeed, at: _Device, device: str) -> _Device | None:
+def _serve(terms: ParkTerms, situation: ParkSituation, need: RoomNeed, at: _Device, device: str) -> _Device | None:
     """The device once this need has its room; None where parking does not make it, or its time is not known."""
     if need.bytes is None:
         return None

@@ -115,7 +115,7 @@ class ParkedProgram:
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted(process.pid for process in self.places))
 
-    def planned(self, now_s: float) -> PlannedProgram:
+    def for_plan(self, now_s: float) -> PlannedProgram:
         wakes_since_s = self.wakes_since_s if now_s >= self.retry_s and not self.unsure else None
         if wakes_since_s is not None and self.stage is ParkStage.PARKED and (stopped := self.why_stopped()):
             # The driver could not restore it before it is continued.
@@ -396,7 +396,7 @@ class ResidentPrograms:
             if self._cannot.get(process, (None, NEVER_S))[1] < NEVER_S:
                 del self._cannot[process]
 
-    def came_back(self, process: ProcessKey, now_s: float) -> None:
+    def record_return(self, process: ProcessKey, now_s: float) -> None:
         self._woken_s[process] = now_s
 
     # For the planner
@@ -404,16 +404,16 @@ class ResidentPrograms:
     def is_idle(self, resident: ResidentProgram, now_s: float) -> bool:
         return 0 < self._idle_after_s <= resident.idleness.idle_s(now_s)
 
-    def planned(self, parked: AbstractSet[str], now_s: float) -> list[PlannedProgram]:
+    def for_plan(self, parked: AbstractSet[str], now_s: float) -> list[PlannedProgram]:
         """`parked` are the keys of programs with parked processes."""
         return [
-            self._planned(resident, parked, now_s)
+            self._for_plan(resident, parked, now_s)
             for resident in self
             # A display does not hold a GPU: a lease may have one that a display server is on.
             if resident.key not in parked and resident.key not in self._displays
         ]
 
-    def _planned(self, resident: ResidentProgram, parked: AbstractSet[str], now_s: float) -> PlannedProgram:
+    def _for_plan(self, resident: ResidentProgram, parked: AbstractSet[str], now_s: float) -> PlannedProgram:
         program = resident.program
         idle_s = resident.idleness.idle_s(now_s)
         is_candidate = (

@@ -107,7 +107,7 @@ class SuspendedJobs:
             sentence = f"suspended job {job} keeps {bytes / _GIB:.1f} GiB of GPU memory: {refusal.sentence}"
             self._kept[key] = KeptReading(job, tuple(sorted(devices)), sentence)
 
-    def kept(self) -> tuple[KeptReading, ...]:
+    def kept_readings(self) -> tuple[KeptReading, ...]:
         return tuple(self._kept.values())
 
     async def let_run(self, program: ParkedProgram) -> None:

@@ -17,10 +17,10 @@ The rules, in the order in which an evaluation applies them:
     when the client connects again; a client that disconnects 5 s or more after DROP_LOCK counts as revoked. While two
     are remembered, the process may not connect. They are remembered by owner, too: while one is, all processes of the
     owner have 5 s to answer. What a client had by keeping its turn stays in the account of its owner. A program that
-    could not be paused (`not_paused`), or that the pauser resumed by itself (`resumed`), runs until the time given with
-    it: no rule stops it before. One that its user has stopped withdraws, and rejoins when it is continued. While a
-    driver's call for a program does not return (`hang`), rule 5 does not apply on its GPU: all other programs run
-    together.
+    could not be paused (`record_pause_failure`), or that the pauser resumed by itself (`record_resume`), runs until the
+    time given with it: no rule stops it before. One that its user has stopped withdraws, and rejoins when it is
+    continued. While a driver's call for a program does not return (`hang`), rule 5 does not apply on its GPU: all other
+    programs run together.
  2. Overload. If the running clients grow past the safe limit, all but the oldest are dropped (memory). No client joins
     until the memory of the running ones is down to 90 % of the limit, or one of them runs alone. Programs continue.
  3. Refill. A throttled client queues again once its bucket is refilled; a program after half of `max_pause_s` at the

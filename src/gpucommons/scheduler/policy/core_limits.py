@@ -108,7 +108,7 @@ class CoreQuotas:
         if client.quota.bucket is not None:
             client.quota.bucket.throttled = False
 
-    def spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[Client]:
+    def find_spent(self, gpu: GpuQueue, lend: bool, now: float) -> Iterator[Client]:
         """The running clients that have to be dropped, because their quota is spent. With `lend` they borrow instead;
         without it, borrowing ends."""
         for client in gpu.limits.running.values():
@@ -125,7 +125,7 @@ class CoreQuotas:
                         bucket.throttled = True
                         yield client
 
-    def refilled(self, gpu: GpuQueue, now: float) -> list[Client]:
+    def find_refilled(self, gpu: GpuQueue, now: float) -> list[Client]:
         """The throttled clients whose quota is refilled, in the order of the refills."""
         back = [(self._refilled_s(client), client) for client in gpu.turns.throttled.values()]
         back.sort(key=lambda pair: pair[0])

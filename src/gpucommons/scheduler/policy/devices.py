@@ -191,7 +191,7 @@ class DeviceTable:
             self.forget_unused(gpu)
         return actions
 
-    def queue_named(self, name: str, now: float) -> GpuQueue:
+    def find_queue(self, name: str, now: float) -> GpuQueue:
         """The queue for a client that uses this name for its GPU."""
         return self._queue_of(self._resolve(name) or self._unnamed, now)
 

@@ -78,10 +78,10 @@ def wait_reason(terms: Terms, client: Client, now: float) -> WaitReason | None:
     """Why a client waits; None if it does not wait, or is about to run."""
     if client.standing is ClientStanding.THROTTLED:
         return WaitReason.QUOTA
-    return blocked(terms, client.gpu, client, now) if client.standing is ClientStanding.WAITING else None
+    return find_wait_reason(terms, client.gpu, client, now) if client.standing is ClientStanding.WAITING else None
 
 
-def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReason | None:
+def find_wait_reason(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReason | None:
     """Why this client may not run now, its core quota aside; None: it may."""
     if gpu.phases.current is not None:
         if client.sharing_class is BACKGROUND and not all(_is_background(gpu, id) for id in gpu.phases.current.clients):
@@ -93,13 +93,13 @@ def blocked(terms: Terms, gpu: GpuQueue, client: Client, now: float) -> WaitReas
         # Its memory stays where it is: only phases stop it.
         return None
     if len(gpu.turns.running) == gpu.turns.programs:
-        return MEMORY if blocked_by_revoked(gpu, client) else None
+        return MEMORY if is_blocked_by_revoked(gpu, client) else None
     if terms.serial or (terms.v1_alone and (gpu.memory.running_blind or client.memory.blind)):
         return TURN
     needed = gpu.memory.running_bytes + gpu.memory.held_bytes + client.memory.need_bytes
     if gpu.memory.overloaded or needed > room_bytes(gpu, client):
         return MEMORY
-    return _blocked_by_activity(gpu, client) if has_activity(terms, gpu, now) else None
+    return _find_activity_reason(gpu, client) if has_activity(terms, gpu, now) else None
 
 
 def has_activity(terms: Terms, gpu: GpuQueue, now: float) -> bool:
@@ -111,9 +111,9 @@ def _is_background(gpu: GpuQueue, id: int) -> bool:
     return id in gpu.clients and gpu.clients[id].sharing_class is BACKGROUND
 
 
-def _blocked_by_activity(gpu: GpuQueue, client: Client) -> WaitReason | None:
+def _find_activity_reason(gpu: GpuQueue, client: Client) -> WaitReason | None:
     total = 0.0
-    for competitor in (client, *_switched(gpu)):
+    for competitor in (client, *_switched_clients(gpu)):
         activity = gpu.phases.coruns.solo_activity(competitor.id)
         if activity is None:
             return SOLO
@@ -125,7 +125,7 @@ def _light(gpu: GpuQueue) -> float:
     return _LIGHT_SM if gpu.phases.metered else _LIGHT_UTILISATION
 
 
-def _switched(gpu: GpuQueue) -> list[Client]:
+def _switched_clients(gpu: GpuQueue) -> list[Client]:
     """The running clients whose memory may have to make room: not the programs."""
     return [client for client in gpu.turns.running.values() if not client.is_program]
 
@@ -137,7 +137,7 @@ def is_exclusive(terms: Terms, gpu: GpuQueue) -> bool:
     return terms.v1_alone and gpu.memory.running_blind > 0
 
 
-def blocked_by_revoked(gpu: GpuQueue, client: Client) -> bool:
+def is_blocked_by_revoked(gpu: GpuQueue, client: Client) -> bool:
     """Whether the client could not even run alone, because of the memory that revoked clients hold."""
     return (
         gpu.memory.held_bytes > 0 and gpu.memory.held_bytes + client.memory.need_bytes > gpu.memory.client_limit_bytes
@@ -163,14 +163,14 @@ def scan_queue(terms: Terms, gpu: GpuQueue, now: float) -> QueueScan:
     reason = TURN
     room: _Reservation | None = None
     for client in islice(gpu.order.in_order(), _BYPASS_WINDOW):
-        blocked_by = blocked(terms, gpu, client, now)
+        blocked_by = find_wait_reason(terms, gpu, client, now)
         if blocked_by is None:
             if room is None:
                 return QueueScan(front, reason, client)
             until_s = room.admits(client, now)
             if until_s is not None:
                 return QueueScan(front, reason, client, until_s)
-        elif front is None and not blocked_by_revoked(gpu, client):
+        elif front is None and not is_blocked_by_revoked(gpu, client):
             front, reason = client, blocked_by
             if is_exclusive(terms, gpu) or is_closed(terms, gpu, front, now):
                 break
@@ -199,7 +199,7 @@ class _Reservation:
         self._reason = reason
         leaving = in_the_way(terms, gpu, front, reason, now)
         self._due_s = room_due_s(terms, leaving, front, reason, now) if leaving else NEVER
-        self._remaining = [c for c in _switched(gpu) if c.turn.drop_s is None and c not in leaving]
+        self._remaining = [c for c in _switched_clients(gpu) if c.turn.drop_s is None and c not in leaving]
         self._by_activity = has_activity(terms, gpu, now)
 
     def admits(self, client: Client, now: float) -> float | None:
@@ -223,7 +223,7 @@ class _Reservation:
 def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
     """The turns that must end before `front` fits, without those that were dropped already: of the owners that have had
     most. If its own owner has a turn, that one ends before the turns of other owners."""
-    staying = [client for client in _switched(gpu) if client.turn.drop_s is None]
+    staying = [client for client in _switched_clients(gpu) if client.turn.drop_s is None]
     staying.sort(
         key=lambda client: (
             client.service.line is not front.service.line,
@@ -457,13 +457,13 @@ class Evaluation:
     # Rules 3 and 4: core quotas
 
     def _refill(self, gpu: GpuQueue, now: float) -> None:
-        for client in self._quotas.refilled(gpu, now):
+        for client in self._quotas.find_refilled(gpu, now):
             self._transitions.requeue(gpu, client, now)
         self._quotas.find_refill(gpu)
 
     def _check_quotas(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
         lend = self._settings.work_conserving and gpu.turns.clock.running == 1 and not gpu.order.waiting
-        for client in self._quotas.spent(gpu, lend, now):
+        for client in self._quotas.find_spent(gpu, lend, now):
             self._grants.drop(gpu, client, DropReason.QUOTA, now, actions)
 
     def _lend(self, gpu: GpuQueue, now: float, actions: list[Action]) -> None:
@@ -472,7 +472,7 @@ class Evaluation:
             gpu.turns.throttled.values(),
             key=lambda client: client.quota.bucket.refilled_s() if client.quota.bucket else 0.0,
         )
-        if blocked(self._terms, gpu, nearest, now) is None:
+        if find_wait_reason(self._terms, gpu, nearest, now) is None:
             self._transitions.requeue(gpu, nearest, now)
             self._grants.grant(gpu, nearest, now, actions)
             self._quotas.lend(nearest)
@@ -490,7 +490,7 @@ class Evaluation:
         while waiting:
             first = gpu.order.first_waiting()
             assert first is not None
-            if blocked(terms, gpu, first, now) is None:
+            if find_wait_reason(terms, gpu, first, now) is None:
                 # Where no room had to be made for it, it does not take the anchor's part.
                 fits = (
                     gpu.order.anchor is not None

@@ -96,7 +96,7 @@ class Phasing:
             phases.busy_until_s = now + max(_BUSY_FRESH_S, _BUSY_FRESH_SPANS * window_s)
         undisturbed = not gpu.turns.revoked and gpu.turns.changed_s <= now - window_s
         if not phases.metered and len(running) == 1 and undisturbed:
-            phases.coruns.measured(tuple(running), DeviceActivity(busy_ratio, busy=busy_ratio), now)
+            phases.coruns.record_activity(tuple(running), DeviceActivity(busy_ratio, busy=busy_ratio), now)
 
     def meter(self, gpu: GpuQueue, available: bool) -> None:
         """Whether the activity of a phase can be measured on this GPU."""
@@ -115,7 +115,7 @@ class Phasing:
         gpu.phases.measured += 1
         return Measure(gpu, gpu.phases.measured, begin_s, end_s)
 
-    def measured(
+    def record_activity(
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
     ) -> tuple[int, ...]:
         """The device's activity in phase `number`. Returns the clients that ran; none if it does not count."""
@@ -123,7 +123,7 @@ class Phasing:
         if number != gpu.phases.measured or changed_s > begin_s or gpu.turns.revoked or not gpu.turns.running:
             return ()
         ran = tuple(gpu.turns.running)
-        gpu.phases.coruns.measured(ran, activity, now)
+        gpu.phases.coruns.record_activity(ran, activity, now)
         gpu.phases.until_s = min(gpu.phases.until_s, max(now, gpu.phases.planned_s))
         return ran
 
@@ -237,7 +237,7 @@ class Phasing:
     def _count(self, gpu: GpuQueue, phase: Phase[int] | None, now: float) -> None:
         """The time since the last call was that of `phase`: until its clients have stopped, no other begins."""
         if phase is not None:
-            gpu.phases.coruns.ended(phase, now - gpu.phases.counted_s)
+            gpu.phases.coruns.record_phase_end(phase, now - gpu.phases.counted_s)
         gpu.phases.counted_s = now
 
     def _carry_out(self, gpu: GpuQueue, requesting: dict[int, Client], now: float, actions: list[Action]) -> None:

@@ -17,7 +17,7 @@ from gpucommons.scheduler.policy.core_limits import CoreQuotas
 from gpucommons.scheduler.policy.evaluation import (
     Evaluation,
     Revocations,
-    blocked,
+    find_wait_reason,
     is_exclusive,
 )
 from gpucommons.scheduler.policy.state import (
@@ -99,23 +99,23 @@ class Policy:
         used in total, without processes that take no part. `unpaused` is what those of each owner had that could not be
         paused."""
         owners = self._phasing.owners({id: gpu.clients[id] for id in ratios})
-        gpu.phases.coruns.used(ratios, owners, total, now, unpaused)
+        gpu.phases.coruns.record_use(ratios, owners, total, now, unpaused)
 
-    def grew(self, client: Client, now: float) -> None:
+    def record_growth(self, client: Client, now: float) -> None:
         """A program has a new process, or is new: it ran until a reading showed it."""
         owners = self._phasing.owners({client.id: client})
-        client.gpu.phases.coruns.grew(client.id, owners[client.id], now)
+        client.gpu.phases.coruns.record_growth(client.id, owners[client.id], now)
 
     def meter(self, gpu: GpuQueue, available: bool, now: float) -> list[Action]:
         """Whether the activity of a phase can be measured on this GPU."""
         self._phasing.meter(gpu, available)
         return self._evaluation.advance((gpu,), now)
 
-    def measured(
+    def record_activity(
         self, gpu: GpuQueue, number: int, activity: DeviceActivity, begin_s: float, now: float
     ) -> tuple[tuple[int, ...], list[Action]]:
         """The answer to `Measure`, begun at `begin_s`. Returns the clients that ran, if it counts, and the actions."""
-        ran = self._phasing.measured(gpu, number, activity, begin_s, now)
+        ran = self._phasing.record_activity(gpu, number, activity, begin_s, now)
         return ran, self._evaluation.advance((gpu,), now)
 
     # Clients
@@ -148,7 +148,7 @@ class Policy:
             return self._evaluation.advance((gpu,), now)
         actions: list[Action] = []
         if client.standing is not IDLE:
-            self._repeated_request(client, actions)
+            self._answer_repeated_request(client, actions)
         elif not self.on:
             actions.append(client.lock_ok)
         else:
@@ -159,7 +159,7 @@ class Policy:
                 self._send_wait_for_mem(gpu, client, now, actions)
         return actions
 
-    def _repeated_request(self, client: Client, actions: list[Action]) -> None:
+    def _answer_repeated_request(self, client: Client, actions: list[Action]) -> None:
         self.refusals["repeated_request"] += 1
         if client.standing is RUNNING:
             if client.turn.drop_s is None:
@@ -168,7 +168,7 @@ class Policy:
                 self._transitions.request_again(client)
 
     def _send_wait_for_mem(self, gpu: GpuQueue, client: Client, now: float, actions: list[Action]) -> None:
-        if blocked(self.terms, gpu, client, now) is WaitReason.MEMORY:
+        if find_wait_reason(self.terms, gpu, client, now) is WaitReason.MEMORY:
             self._transitions.wait_for_memory(gpu, client)
             actions.append(Send(client, MessageType.WAIT_FOR_MEM))
 
@@ -217,7 +217,7 @@ class Policy:
             self._quotas.request(client, now)
         self._transitions.begin_turn(gpu, client, now)
 
-    def resumed(self, client: Client, again_s: float, now: float) -> list[Action]:
+    def record_resume(self, client: Client, again_s: float, now: float) -> list[Action]:
         """A waiting program was resumed against the rules: it runs, and no rule stops it before `again_s`."""
         gpu = client.gpu
         if client.standing is WAITING or client.standing is THROTTLED:
@@ -238,7 +238,7 @@ class Policy:
             self._transitions.dequeue(gpu, client, now)
         return self._evaluation.advance((gpu,), now)
 
-    def paused(self, client: Client, now: float) -> Sequence[Action]:
+    def record_pause(self, client: Client, now: float) -> Sequence[Action]:
         """A program was stopped as requested: its turn ends, and it waits for the next."""
         if client.standing is RUNNING:
             self._transitions.request_again(client)
@@ -246,7 +246,7 @@ class Policy:
         # Its turn was revoked before it stopped.
         return self.request(client, now) if client.turn.revoked else ()
 
-    def not_paused(self, client: Client, again_s: float, now: float) -> list[Action]:
+    def record_pause_failure(self, client: Client, again_s: float, now: float) -> list[Action]:
         """A program could not be stopped: its turn continues, and no rule stops it before `again_s`."""
         gpu = client.gpu
         if client.turn.drop_s is not None:
@@ -259,9 +259,9 @@ class Policy:
         self._transitions.hang(client)
         return self._evaluation.advance((client.gpu,), now)
 
-    def returned(self, client: Client, now: float) -> list[Action]:
+    def record_return(self, client: Client, now: float) -> list[Action]:
         """The call has returned."""
-        self._transitions.returned(client)
+        self._transitions.record_return(client)
         return self._evaluation.advance((client.gpu,), now)
 
     def hand_over(self, old: Client, new: Client, now: float) -> None:
@@ -347,10 +347,10 @@ class Policy:
         """Others are held back from now on, because this program of class latency works."""
         self._phasing.hold_back(client.gpu, now)
 
-    def held_back(self, client: Client, seconds: float, now: float) -> None:
+    def record_holdback(self, client: Client, seconds: float, now: float) -> None:
         """They run again, after so long."""
         self._phasing.hold_back(client.gpu, now)
-        client.gpu.phases.coruns.held_back(client.id, seconds)
+        client.gpu.phases.coruns.record_holdback(client.id, seconds)
 
     def limit_memory(self, client: Client, limit_bytes: int, now: float) -> list[Action]:
         """0 means no limit. The client enforces it; the memory that it holds now does not change."""

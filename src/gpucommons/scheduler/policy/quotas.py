@@ -70,9 +70,9 @@ NO_LIMITS: Final = ClientLimits()
 def from_annotations(annotations: Mapping[str, str]) -> QuotaValues:
     """The limits in a pod's annotations; raises ValueError, naming the annotation, if one in force is malformed."""
     return QuotaValues(
-        _annotated(annotations, MEMORY_LIMIT_ANNOTATIONS, parse_memory),
-        _annotated(annotations, CORE_LIMIT_ANNOTATIONS, parse_core),
-        _annotated(annotations, (CLASS_ANNOTATION,), parse_class),
+        _read_annotation(annotations, MEMORY_LIMIT_ANNOTATIONS, parse_memory),
+        _read_annotation(annotations, CORE_LIMIT_ANNOTATIONS, parse_core),
+        _read_annotation(annotations, (CLASS_ANNOTATION,), parse_class),
     )
 
 
@@ -84,7 +84,9 @@ def parse_class(text: str) -> SharingClass:
         raise ValueError(f"unknown class {text!r}: use {', '.join(SharingClass)}") from None
 
 
-def _annotated(annotations: Mapping[str, str], names: Iterable[str], parse: Callable[[str], Value]) -> Value | None:
+def _read_annotation(
+    annotations: Mapping[str, str], names: Iterable[str], parse: Callable[[str], Value]
+) -> Value | None:
     """The value of the first of these annotations that is set; None if none is."""
     name = next((name for name in names if name in annotations), None)
     if name is None:

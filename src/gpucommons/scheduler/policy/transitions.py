@@ -179,7 +179,7 @@ class Transitions:
         """The driver's call for a program does not return."""
         client.gpu.turns.hung[client.id] = client
 
-    def returned(self, client: Client) -> None:
+    def record_return(self, client: Client) -> None:
         client.gpu.turns.hung.pop(client.id, None)
 
     # Memory

@@ -33,7 +33,7 @@ class ProgramActivity(StrEnum):
     UNKNOWN = "unknown"
 
 
-def combined(activities: Iterable[ProgramActivity]) -> ProgramActivity:
+def combine(activities: Iterable[ProgramActivity]) -> ProgramActivity:
     """Of several processes: active if one is, idle only if all are."""
     distinct = set(activities)
     if ProgramActivity.ACTIVE in distinct:
@@ -191,7 +191,7 @@ class Program(NamedTuple):
 
     @property
     def activity(self) -> ProgramActivity:
-        return combined(use.activity for process in self.processes for use in process.uses)
+        return combine(use.activity for process in self.processes for use in process.uses)
 
     @property
     def counts_for(self) -> str:
@@ -429,6 +429,6 @@ def _together(device: str, uses: Iterable[DeviceUse]) -> DeviceUse:
         device,
         "+".join(sorted({kind for use in rows for kind in use.kind.split("+") if kind})),
         sum(amounts) if len(amounts) == len(rows) else None,
-        combined(use.activity for use in rows),
+        combine(use.activity for use in rows),
         sum(use.busy_ratio or 0.0 for use in rows) if any(use.busy_ratio is not None for use in rows) else None,
     )

@@ -265,7 +265,7 @@ class NvshareClient:
     def _handle(self, reply: SchedulerReply) -> None:
         kind = reply.type
         if kind in _STATUS:
-            self._switched(kind == MessageType.SCHED_ON, reply)
+            self._switch(kind == MessageType.SCHED_ON, reply)
         elif kind == MessageType.LOCK_OK and self._on:
             self._holds, self._asked, self._must_drop, self.waits_for_memory = True, False, False, False
             self._used_s = monotonic()
@@ -282,7 +282,7 @@ class NvshareClient:
             self.core_limit_percent = reply.core_limit_percent
         self._changed.notify_all()
 
-    def _switched(self, on: bool, reply: SchedulerReply) -> None:
+    def _switch(self, on: bool, reply: SchedulerReply) -> None:
         if not self.client_id:
             self.client_id = reply.data
             self.core_limit_percent = reply.core_limit_percent or 100

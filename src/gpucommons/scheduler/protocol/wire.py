@@ -226,7 +226,7 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
-def _padded(text: str, size: int) -> bytes:
+def _pad(text: str, size: int) -> bytes:
     return text.encode("utf-8", "surrogateescape")[:size]
 
 
@@ -254,13 +254,13 @@ def encode(
 ) -> bytes:
     """One frame. A v1 frame has no room for the later fields: they are omitted."""
     if version == 1:
-        return _V1.pack(type, _padded(pod, 254), _padded(namespace, 254), id, data)
+        return _V1.pack(type, _pad(pod, 254), _pad(namespace, 254), id, data)
     return _V2.pack(
         type,
         2,
-        _padded(pod, 254),
-        _padded(namespace, 254),
-        _padded(gpu, 96),
+        _pad(pod, 254),
+        _pad(namespace, 254),
+        _pad(gpu, 96),
         id,
         data,
         memory_usage_bytes,

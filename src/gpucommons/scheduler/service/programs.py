@@ -184,7 +184,7 @@ class ProgramPeer:
         self._hangs = hangs
         now = monotonic()
         policy = self._turns.policy
-        self._turns.apply((policy.hang if hangs else policy.returned)(self.client, now), now)
+        self._turns.apply((policy.hang if hangs else policy.record_return)(self.client, now), now)
 
     def _resumed(self, process: ProcessKey) -> None:
         """The pauser resumed it on its own: it was paused for too long."""
@@ -194,7 +194,7 @@ class ProgramPeer:
         self._request(pause=False)
         now = monotonic()
         rest_s = self._pauser.max_pause_s
-        self._turns.apply(self._turns.policy.resumed(self.client, now + rest_s, now), now)
+        self._turns.apply(self._turns.policy.record_resume(self.client, now + rest_s, now), now)
 
     def forget(self) -> None:
         """The pauser has ended: the next one resumes what this one had paused, if its watchdog has not."""
@@ -260,11 +260,11 @@ class ProgramPeer:
             self._failures = min(self._failures + 1, MAX_LOCK_TIMEOUT_GROWTHS)
             await self._unlock_all()
             now = monotonic()
-            actions: Sequence[Action] = self._turns.policy.not_paused(self.client, now + _AGAIN_S, now)
+            actions: Sequence[Action] = self._turns.policy.record_pause_failure(self.client, now + _AGAIN_S, now)
         else:
             if now - begun_s < timeout_ms / 1000 / LOCK_TIMEOUT_GROWTH:
                 self._failures = max(0, self._failures - 1)
-            actions = self._turns.policy.paused(self.client, now)
+            actions = self._turns.policy.record_pause(self.client, now)
         self._turns.apply(actions, now)
 
     async def _lock_one(self, process: ProcessKey, device: str, timeout_ms: int) -> bool:
@@ -517,7 +517,7 @@ class Programs:
         if member is None:
             member = self._add(key, program, now)
         if not is_known:
-            self._policy.grew(member.client, now)
+            self._policy.record_growth(member.client, now)
         member.program = program
         client = member.client
         client.gpu_share = program.gpu_share
@@ -537,7 +537,7 @@ class Programs:
         pod = pod_of(program)
         client = Client(
             self._new_id(),
-            self._devices.queue_named(program.devices[0], now),
+            self._devices.find_queue(program.devices[0], now),
             version=PROGRAM,
             pod=pod[1] if pod else "none",
             namespace=pod[0] if pod else "none",
@@ -615,7 +615,7 @@ class Programs:
                 if notice.kind is NoticeKind.HOLDS_BACK:
                     self._policy.hold_back(member.client, now)
                 else:
-                    self._policy.held_back(member.client, notice.held_back_s, now)
+                    self._policy.record_holdback(member.client, notice.held_back_s, now)
 
     def _go_on(self, member: _Member) -> None:
         """Its user has continued it, or the driver's call has returned. It does not wait for the next reading."""

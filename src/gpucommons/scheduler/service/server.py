@@ -326,7 +326,7 @@ class SchedulerServer:
             return None
         client = Client(
             self._new_id(),
-            self._devices.queue_named(message.gpu, now),
+            self._devices.find_queue(message.gpu, now),
             version=message.version,
             pod=message.pod,
             namespace=message.namespace,

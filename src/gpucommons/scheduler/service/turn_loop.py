@@ -193,7 +193,7 @@ class Measuring:
         self._misses[gpu] = 0
         activity = mean([measurement.activity for measurement in results.values()])
         begin_s = min(measurement.begin_s for measurement in results.values())
-        ran, actions = policy.measured(gpu, gpu.phases.measured, activity, begin_s, now)
+        ran, actions = policy.record_activity(gpu, gpu.phases.measured, activity, begin_s, now)
         self._turns.apply(actions, now)
         if len(ran) == 1 and ran[0] in policy.clients:
             self._on_turn(policy.clients[ran[0]], activity, begin_s, now)
