@@ -55,11 +55,11 @@ class Rota(NamedTuple):
         """Since the request; the time in which it is throttled counts as well."""
         return self._up_s(elapsed_s) % self.round_s - self.run_s
 
-    def begun(self, elapsed_s: float) -> int:
+    def count_begun(self, elapsed_s: float) -> int:
         return int(self._up_s(elapsed_s) // self.round_s) + 1
 
-    def ended(self, elapsed_s: float) -> int:
-        return self.begun(elapsed_s) - self.has_turn(elapsed_s)
+    def count_ended(self, elapsed_s: float) -> int:
+        return self.count_begun(elapsed_s) - self.has_turn(elapsed_s)
 
     def ran_s(self, elapsed_s: float) -> float:
         """All of its turns, the current one included."""

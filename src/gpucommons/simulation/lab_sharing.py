@@ -82,7 +82,7 @@ class LabSharing:
         self._uuids = {index: gpus.identities[index].uuid for index in SHARED_GPUS}
 
     def at(self, elapsed_s: float) -> SharingReading:
-        begun = sum(client.rota.begun(elapsed_s) for client in _CLIENTS)
+        begun = sum(client.rota.count_begun(elapsed_s) for client in _CLIENTS)
         return SharingReading(
             on=True,
             mode="serial",
@@ -104,7 +104,7 @@ class LabSharing:
         queue = _queue(index, elapsed_s)
         memory = sum(_allocated_bytes(client, elapsed_s) for client in running)
         left_s = [max(QUANTUM_S - client.rota.phase(elapsed_s).since_s, 0.0) for client in running]
-        ended = [(client, client.rota.ended(elapsed_s)) for client in clients]
+        ended = [(client, client.rota.count_ended(elapsed_s)) for client in clients]
         return GpuSharing(
             uuid=self._uuids[index],
             index=index,
@@ -130,7 +130,7 @@ class LabSharing:
             mem_available=0,
             wait_seconds=_histogram(
                 TURN_BUCKETS,
-                [(c.rota.throttled_s + c.rota.wait_s, c.rota.begun(elapsed_s) - 1) for c in clients],
+                [(c.rota.throttled_s + c.rota.wait_s, c.rota.count_begun(elapsed_s) - 1) for c in clients],
             ),
             turn_seconds=_histogram(TURN_BUCKETS, [(client.rota.run_s, count) for client, count in ended]),
             drain_seconds=_histogram(DRAIN_BUCKETS, [(c.drain_s, count) for c, count in ended if c.drop]),
@@ -154,7 +154,7 @@ class LabSharing:
             revoked=False,
             pending_drop=False,
             turn_s=phase.since_s if phase.standing == "running" else None,
-            turns=rota.begun(elapsed_s),
+            turns=rota.count_begun(elapsed_s),
             wait=_wait(client, elapsed_s),
             allocated_bytes=allocated,
             allocated_peak_bytes=_peak_bytes(client),
@@ -213,14 +213,14 @@ def _peak_bytes(client: _Client) -> int:
 
 
 def _messages(elapsed_s: float) -> dict[str, int]:
-    begun = sum(client.rota.begun(elapsed_s) for client in _CLIENTS)
-    ended = sum(client.rota.ended(elapsed_s) for client in _CLIENTS)
+    begun = sum(client.rota.count_begun(elapsed_s) for client in _CLIENTS)
+    ended = sum(client.rota.count_ended(elapsed_s) for client in _CLIENTS)
     return dict.fromkeys(_SILENT, 0) | {
         "REGISTER": len(_CLIENTS) + 3,
         # A client that ends a turn requests the next one at once.
         "REQ_LOCK": len(_CLIENTS) + ended,
         "LOCK_OK": begun,
-        "DROP_LOCK": sum(client.rota.ended(elapsed_s) for client in _CLIENTS if client.drop),
+        "DROP_LOCK": sum(client.rota.count_ended(elapsed_s) for client in _CLIENTS if client.drop),
         "LOCK_RELEASED": ended,
         "SET_TQ": 1,
         "MEM_UPDATE": len(_CLIENTS) * int((UPTIME_S + elapsed_s) / _UPDATE_EVERY_S),

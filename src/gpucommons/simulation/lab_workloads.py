@@ -294,7 +294,7 @@ def cgroup(pod: Pod) -> str:
     return f"0::/kubepods.slice/kubepods-burstable.slice/{inside}\n"
 
 
-def _given(pod: Pod, device: DeviceId) -> PodDevices:
+def _pod_devices(pod: Pod, device: DeviceId) -> PodDevices:
     return PodDevices(NAMESPACE, pod.name, next(iter(pod.containers.values())), (device,))
 
 
@@ -308,8 +308,8 @@ class LabPodDevices:
         own = DeviceId(own_uuid, mig_uuid=own_uuid)
         self._reading = PodDevicesReading(
             (
-                *(_given(pod, share) for pod, share in zip(_SHARING, shares, strict=True)),
-                _given(EMBEDDINGS, own),
+                *(_pod_devices(pod, share) for pod, share in zip(_SHARING, shares, strict=True)),
+                _pod_devices(EMBEDDINGS, own),
             ),
             {_RESOURCE: shares, _MIG_RESOURCE: (own,)},
         )

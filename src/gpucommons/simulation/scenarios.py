@@ -63,7 +63,7 @@ class FaultyGpus:
         gpus = list(reading.gpus)
         gpus[HOT_GPU] = _hot(gpus[HOT_GPU])
         gpus[XID_GPU] = gpus[XID_GPU]._replace(xid=self._burst(elapsed_s))
-        gpus[LOST_GPU] = self._lost(gpus[LOST_GPU], elapsed_s)
+        gpus[LOST_GPU] = self._lose(gpus[LOST_GPU], elapsed_s)
         # Lost GPUs come after the present ones, as in the real source.
         gpus.sort(key=lambda gpu: not gpu.up)
         return reading._replace(gpus=tuple(gpus), present=sum(gpu.up for gpu in gpus))
@@ -91,7 +91,7 @@ class FaultyGpus:
             recent[(second, _MMU_FAULT if (number + 1) % 4 else _RESET_CHANNEL)] = 1
         return recent
 
-    def _lost(self, gpu: Gpu, elapsed_s: float) -> Gpu:
+    def _lose(self, gpu: Gpu, elapsed_s: float) -> Gpu:
         day, of_day_s = divmod(elapsed_s, DAY_S)
         times = int(day) + (of_day_s >= LOST_FROM_S)
         if times == 0:

@@ -44,7 +44,7 @@ class Cells(NamedTuple):
     lasts_s: float
     level: float
 
-    def begun(self, elapsed_s: float) -> int:
+    def count_begun(self, elapsed_s: float) -> int:
         return max(0, int((elapsed_s - self.first_s) // self.every_s) + 1)
 
     def level_at(self, elapsed_s: float) -> float:
@@ -79,7 +79,7 @@ class MemoryMove(NamedTuple):
     begun_s: float
     lasts_s: float
 
-    def moved(self, elapsed_s: float) -> float:
+    def moved_share(self, elapsed_s: float) -> float:
         return min(1.0, max(0.0, (elapsed_s - self.begun_s) / self.lasts_s)) if self.lasts_s > 0 else 1.0
 
 
@@ -109,11 +109,11 @@ class _Track:
         part = (when_s - second) / (until_s - second) if until_s > second else 0.0
         return JobTotals(*(earlier + part * (other - earlier) for earlier, other in zip(before, after, strict=True)))
 
-    def parked(self, elapsed_s: float) -> float:
+    def parked_share(self, elapsed_s: float) -> float:
         """The share of its memory that is on the host."""
         if self.move is None:
             return self.away
-        moved = self.move.moved(elapsed_s)
+        moved = self.move.moved_share(elapsed_s)
         return moved if self.move.out else 1.0 - moved
 
 
@@ -162,7 +162,7 @@ class SharedLoad:
     def cpu_seconds(self, job: LabJob, elapsed_s: float) -> float:
         """A cell that is begun while its kernel is paused still uses the CPU up to the first call of CUDA."""
         cells = _CELLS.get(job.key)
-        begun = 0 if cells is None else cells.begun(elapsed_s)
+        begun = 0 if cells is None else cells.count_begun(elapsed_s)
         return 1800 * job.cpu_cores + self.totals(job.key).cpu + _CELL_START_CPU_S * begun
 
     def resident_bytes(self, job: LabJob, elapsed_s: float) -> int:
@@ -171,7 +171,7 @@ class SharedLoad:
     def _parked_bytes(self, job: LabJob, elapsed_s: float) -> int:
         with self._lock:
             track = self._tracks.get(job.key)
-            return 0 if track is None else int(track.parked(self._clock()) * job.memory_bytes(elapsed_s))
+            return 0 if track is None else int(track.parked_share(self._clock()) * job.memory_bytes(elapsed_s))
 
     def totals(self, key: ProcessKey) -> JobTotals:
         """Until now; nothing of a job that is not there."""

@@ -84,7 +84,7 @@ class SimulatedPauser:
         failed = await self._carry_out(request, writer)
         if writer.is_closing():
             return
-        paused = self._paused() if request.operation is Operation.LIST else ()
+        paused = self._list_paused() if request.operation is Operation.LIST else ()
         state = self._state(request.process) if request.operation is Operation.STATE else None
         duration_s = asyncio.get_running_loop().time() - begun_s
         writer.write(encode_message(Reply(request.number, failed, duration_s, state, paused)))
@@ -159,7 +159,7 @@ class SimulatedPauser:
             if not writer.is_closing():
                 writer.write(encode_message(Notice(process, f"it was paused for {self._max_pause_s:g} s")))
 
-    def _paused(self) -> tuple[Paused, ...]:
+    def _list_paused(self) -> tuple[Paused, ...]:
         now_s = asyncio.get_running_loop().time()
         stages = {State.LOCKED: Stage.LOCKED, State.CHECKPOINTED: Stage.PARKED}
         return tuple(
