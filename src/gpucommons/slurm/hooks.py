@@ -111,7 +111,7 @@ def task_prolog(
     jobs = {job: frozenset(indices(fields.get("gpus", ""))) for job, fields in read_jobs(directory).items()}
     others = {job for job, taken in jobs.items() if taken & gpus and job != int(environment["SLURM_JOB_ID"])}
     while others and now() - begun_s < wait_s:
-        stages = _suspended(f"{agent_directory}/{SUSPENDED_FILE}")
+        stages = _read_suspended(f"{agent_directory}/{SUSPENDED_FILE}")
         for job in list(others):
             stage, sentence = stages.get(job, ("", ""))
             gone = stage == _PARKED or not os.path.exists(f"{directory}/{job}")
@@ -162,7 +162,7 @@ def read_jobs(directory: str) -> dict[int, dict[str, str]]:
     return jobs
 
 
-def _suspended(path: str) -> dict[int, tuple[str, str]]:
+def _read_suspended(path: str) -> dict[int, tuple[str, str]]:
     """The stage and sentence of each suspended job; empty without an agent."""
     try:
         with open(path, encoding="utf-8") as file:
