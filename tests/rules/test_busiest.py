@@ -19,15 +19,15 @@ def table(*rows: ProcessRow) -> dict[int, ProcessRow]:
 def test_cpu_time_counts_over_the_last_minute_only() -> None:
     window = CpuWindow()
     for second in range(0, 200, 5):
-        used = window.used([row(1, min(second, 50)), row(2, second)], second)
+        used = window.measure_use([row(1, min(second, 50)), row(2, second)], second)
     assert used[ProcessKey(1, 1)] == 0, "it used no CPU time in the last minute"
     assert 55 <= used[ProcessKey(2, 1)] <= 75
 
 
 def test_all_cpu_time_of_a_new_process_counts() -> None:
     window = CpuWindow()
-    window.used([row(1, 1000.0)], 0)
-    used = window.used([row(1, 1001.0), row(2, 30.0)], 30)
+    window.measure_use([row(1, 1000.0)], 0)
+    used = window.measure_use([row(1, 1001.0), row(2, 30.0)], 30)
     assert used == {ProcessKey(1, 1): 1.0, ProcessKey(2, 1): 30.0}
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.workloads import ContainerState, DeviceRequest
-from gpucommons.sources.containers.engine import agreed_version, container_of, event_of
+from gpucommons.sources.containers.engine import agree_version, container_of, event_of
 
 ID = "ab" * 32
 WHOLE: dict[str, Any] = {
@@ -151,4 +151,4 @@ def test_events() -> None:
     ],
 )
 def test_api_versions_are_negotiated(oldest: str, newest: str, agreed: str | None) -> None:
-    assert agreed_version(oldest, newest) == agreed
+    assert agree_version(oldest, newest) == agreed

@@ -70,7 +70,7 @@ class MirrorMachine(RuleBasedStateMachine):
 
     @rule(answer=consumes(lists))
     def the_list_arrives(self, answer: tuple[frozenset[str], list[str]]) -> None:
-        self.mirror.listed(*answer)
+        self.mirror.take_list(*answer)
 
     @invariant()
     def never_holds_more_than_it_may(self) -> None:
@@ -103,7 +103,7 @@ def test_an_event_after_the_list_request_takes_precedence() -> None:
     mirror = Mirror(MOST)
     known_before = mirror.ids()
     mirror.touch("made meanwhile")
-    mirror.listed(known_before, [])
+    mirror.take_list(known_before, [])
     assert mirror.take() == "made meanwhile"
 
 
@@ -112,7 +112,7 @@ def test_a_container_missing_from_the_list_is_removed() -> None:
     mirror.touch("c")
     mirror.take()
     mirror.put("c", a_container("c"))
-    mirror.listed(mirror.ids(), ["d"])
+    mirror.take_list(mirror.ids(), ["d"])
     assert mirror.reading().by_id == {}
     assert mirror.take() == "d"
 
@@ -130,7 +130,7 @@ def test_a_container_created_again_survives_an_old_response() -> None:
 
 def test_a_container_beyond_the_limit_takes_the_next_free_place() -> None:
     mirror = Mirror(MOST)
-    mirror.listed(mirror.ids(), ["a", "b", "c", "d"])
+    mirror.take_list(mirror.ids(), ["a", "b", "c", "d"])
     while (id := mirror.take()) is not None:
         mirror.put(id, a_container(id))
     assert sorted(mirror.reading().by_id) == ["a", "b"]

@@ -81,7 +81,7 @@ def test_memory_is_bounded_by_types_and_types_are_bounded() -> None:
         if second % 60 == 0:
             busy.counts(NOW + second)
     assert busy.counts(NOW + 3 * WINDOW_S - 1) == {"x": WINDOW_S}
-    assert len(busy.saved()["x"]) < 500_000
+    assert len(busy.save()["x"]) < 500_000
     busy.add("x", NOW + 10**9, NOW + 3 * WINDOW_S)
     busy.add("x", 0.0, NOW + 3 * WINDOW_S)
     assert busy.counts(NOW + 3 * WINDOW_S - 1) == {"x": WINDOW_S}, "events far outside the window are dropped"
@@ -93,5 +93,5 @@ def test_what_is_saved_is_restored(events: list[tuple[str, int]]) -> None:
     window, again = EventWindow(), EventWindow()
     for type, ago_s in events:
         window.add(type, NOW - ago_s, NOW)
-    again.restore(window.saved(), NOW)
+    again.restore(window.save(), NOW)
     assert again.counts(NOW + 500) == window.counts(NOW + 500)

@@ -215,16 +215,16 @@ def test_the_roster_forgets_no_gpu(steps: list[set[int] | int]) -> None:
     roster, ever, present = Roster(), set[int](), set[int]()
     for wall_s, step in enumerate(steps):
         if isinstance(step, set):
-            roster.enumerated(len(step))
+            roster.record_count(len(step))
             for index, number in enumerate(sorted(step)):
-                returned = roster.found(identity(number, index), wall_s)
+                returned = roster.record_found(identity(number, index), wall_s)
                 assert returned == (number in ever and number not in present)
             gone = roster.missing({f"GPU-{number}" for number in step}, wall_s)
             assert {entry.identity.uuid for entry in gone} == {f"GPU-{n}" for n in present - step}
             ever |= step
             present = set(step)
         elif step in ever:
-            assert roster.lost(f"GPU-{step}", "test", wall_s) == (step in present)
+            assert roster.record_lost(f"GPU-{step}", "test", wall_s) == (step in present)
             present.discard(step)
         assert roster.present == len(present)
         assert roster.expected == len(ever)

@@ -168,7 +168,7 @@ class ContainerEngine:
     async def connect(self) -> None:
         """Find out which program answers, and negotiate the version of the API."""
         about = mapping(await self._get("/version", _MAX_ANSWER_BYTES))
-        version = agreed_version(text(about.get("MinAPIVersion")), text(about.get("ApiVersion")))
+        version = agree_version(text(about.get("MinAPIVersion")), text(about.get("ApiVersion")))
         if version is None:
             raise SourceError("garbage", f"{self._whose} does not report its API version")
         self._prefix = f"/v{version}"
@@ -255,7 +255,7 @@ class ContainerEngine:
             raise SourceError("disconnected", f"cannot reach {self._whose}: {error.strerror}") from None
 
 
-def agreed_version(oldest: str, newest: str) -> str | None:
+def agree_version(oldest: str, newest: str) -> str | None:
     """The newest version of the API that both sides support; the daemon's oldest if that is newer than ours."""
     theirs = _version(newest)
     if theirs is None:

@@ -36,7 +36,7 @@ class Mirror:
     def ids(self) -> frozenset[str]:
         return frozenset(self._known.keys() | self._uninspected | self._left_out)
 
-    def listed(self, known_before: frozenset[str], ids: Iterable[str]) -> None:
+    def take_list(self, known_before: frozenset[str], ids: Iterable[str]) -> None:
         """Take over a list of all containers. `known_before` is `ids()` from before the list was requested.
 
         An event that arrived after the request is newer than the list and takes precedence.
@@ -224,7 +224,7 @@ class _Session:
 
     async def relist(self) -> None:
         known_before = self.mirror.ids()
-        self.mirror.listed(known_before, await self._engine.container_ids())
+        self.mirror.take_list(known_before, await self._engine.container_ids())
         self._listed = True
         self._advance()
 

@@ -20,7 +20,7 @@ def cgroup_usage(cgroupfs: Path, directories: Mapping[str, str]) -> tuple[float 
     `directories` are those of `cgroup_directories`.
     """
     files = _CgroupFiles(cgroupfs)
-    return files.unified(directories.get("", "")) or files.split(directories)
+    return files.read_unified(directories.get("", "")) or files.read_split(directories)
 
 
 class ContainerUsageReader:
@@ -49,23 +49,23 @@ class _CgroupFiles:
     def __init__(self, cgroupfs: Path) -> None:
         self._cgroupfs = cgroupfs
 
-    def unified(self, directory: str) -> tuple[float | None, int | None, int | None] | None:
+    def read_unified(self, directory: str) -> tuple[float | None, int | None, int | None] | None:
         """Version 2; None if its controllers are not in use (a host in hybrid mode)."""
         current = self._number(directory, "memory.current")
         if current is None:
             return None
-        usage_us = self._named(directory, "cpu.stat", "usage_usec")
-        cached = self._named(directory, "memory.stat", "inactive_file") or 0
+        usage_us = self._read_named(directory, "cpu.stat", "usage_usec")
+        cached = self._read_named(directory, "memory.stat", "inactive_file") or 0
         limit = self._number(directory, "memory.max")
         return None if usage_us is None else usage_us / 1e6, max(current - cached, 0), limit
 
-    def split(self, directories: Mapping[str, str]) -> tuple[float | None, int | None, int | None]:
+    def read_split(self, directories: Mapping[str, str]) -> tuple[float | None, int | None, int | None]:
         cpu, memory = directories.get("cpuacct", ""), directories.get("memory", "")
         usage_ns = self._number(cpu, "cpuacct.usage") if cpu else None
         current = self._number(memory, "memory.usage_in_bytes") if memory else None
         limit = self._number(memory, "memory.limit_in_bytes") if memory else None
         if current is not None:
-            current = max(current - (self._named(memory, "memory.stat", "total_inactive_file") or 0), 0)
+            current = max(current - (self._read_named(memory, "memory.stat", "total_inactive_file") or 0), 0)
         if limit is not None and limit >= _NO_LIMIT_BYTES:
             limit = None
         return None if usage_ns is None else usage_ns / 1e9, current, limit
@@ -77,7 +77,7 @@ class _CgroupFiles:
         except (OSError, ValueError):
             return None
 
-    def _named(self, directory: str, name: str, key: str) -> int | None:
+    def _read_named(self, directory: str, name: str, key: str) -> int | None:
         try:
             lines = read_file(self._cgroupfs, f"{directory}/{name}").decode("ascii", "replace").splitlines()
             return next((int(line.split()[1]) for line in lines if line.startswith(f"{key} ")), None)

@@ -71,7 +71,7 @@ class _Series:
                 if count:
                     yield minute * 60 + offset, count
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         return b"".join(_MINUTE.pack(minute) + chunk.tobytes() for minute, chunk in self.chunks.items())
 
     def forget_before(self, second: int) -> None:
@@ -101,15 +101,15 @@ class EventWindow:
         self._sweep(now)
         return {type: series.at(now) for type, series in self._series.items()}
 
-    def saved(self) -> dict[str, bytes]:
+    def save(self) -> dict[str, bytes]:
         """The state by type, for `restore`: each minute with events, followed by the counts of its seconds."""
-        return {type: zlib.compress(series.packed(), 1) for type, series in self._series.items()}
+        return {type: zlib.compress(series.pack(), 1) for type, series in self._series.items()}
 
     def restore(self, saved: Mapping[str, bytes], now_s: float) -> None:
         """Raises ValueError if the data are damaged; the window must not be used then."""
         for type, packed in saved.items():
             try:
-                seconds = list(_unpacked(zlib.decompress(packed)))
+                seconds = list(_unpack(zlib.decompress(packed)))
             except zlib.error as error:
                 raise ValueError(f"the counts of {type!r} are damaged") from error
             for second, count in seconds:
@@ -126,7 +126,7 @@ class EventWindow:
                 del self._series[type]
 
 
-def _unpacked(packed: bytes) -> Iterable[tuple[int, int]]:
+def _unpack(packed: bytes) -> Iterable[tuple[int, int]]:
     size = _MINUTE.size + _CHUNK_BYTES
     if len(packed) % size:
         raise ValueError("the counts are cut short")
@@ -163,7 +163,7 @@ class Ds01EventsReader:
         self._wall = wall
         self._monotonic = monotonic
         self._window = EventWindow()
-        self._follower = FileFollower(path, self._restored())
+        self._follower = FileFollower(path, self._restore())
         self._lines = 0
         self._bad: Counter[str] = Counter()
         self._saved: Position | None = None
@@ -205,7 +205,7 @@ class Ds01EventsReader:
                 base64.b64encode(position.tail).decode(),
                 position.rotated_ns,
             ],
-            "window": {type: base64.b64encode(packed).decode() for type, packed in self._window.saved().items()},
+            "window": {type: base64.b64encode(packed).decode() for type, packed in self._window.save().items()},
         }
         try:
             replace_state_file(self._state, json.dumps(state, separators=(",", ":")).encode())
@@ -235,7 +235,7 @@ class Ds01EventsReader:
             elif line.strip():
                 self._bad[stamp] += 1
 
-    def _restored(self) -> Position:
+    def _restore(self) -> Position:
         """The saved position; without one, the start of the last 24 hours, rotated copies included."""
         now_s = self._wall()
         try:

@@ -42,10 +42,10 @@ def parse_core_times(lines: Iterable[bytes]) -> dict[str, CoreTimes]:
 
 
 def without_steps_back(before: Mapping[str, CoreTimes], now: Mapping[str, CoreTimes]) -> dict[str, CoreTimes]:
-    return {core: _kept(before.get(core), times) for core, times in now.items()}
+    return {core: _keep_rising(before.get(core), times) for core, times in now.items()}
 
 
-def _kept(before: CoreTimes | None, now: CoreTimes) -> CoreTimes:
+def _keep_rising(before: CoreTimes | None, now: CoreTimes) -> CoreTimes:
     if before is None or before.idle - now.idle >= _RESTARTED_S:
         return now
     return CoreTimes(*map(max, before, now))

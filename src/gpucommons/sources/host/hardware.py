@@ -131,11 +131,11 @@ def read_chip(directory: Path) -> Chip:
         for sensor, properties in _sensor_texts(directory / "device").items():
             texts.setdefault(sensor, {}).update(properties)
     sensors = tuple(_sensor(name, kind, properties) for (name, kind), properties in sorted(texts.items()))
-    name = cleaned(_text(directory, "name") or "")
+    name = clean_name(_text(directory, "name") or "")
     return Chip(_chip_id(directory, name), name or None, sensors)
 
 
-def cleaned(name: str) -> str:
+def clean_name(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name.lower()).strip("_")
 
 
@@ -144,7 +144,7 @@ def sensor_file(name: str) -> tuple[str, str, str] | None:
     parts = _FILE.fullmatch(name)
     if parts is None or parts[1] not in _KINDS:
         return None
-    return f"{parts[1]}{int(parts[2] or 0)}", parts[1], cleaned(parts[3] or "")
+    return f"{parts[1]}{int(parts[2] or 0)}", parts[1], clean_name(parts[3] or "")
 
 
 def _sensor_texts(directory: Path) -> dict[tuple[str, str], dict[str, str]]:
@@ -179,12 +179,12 @@ def _chip_id(directory: Path, name: str) -> str:
     """Derived from the device's path, since hwmon's numbers depend on the order in which modules were loaded."""
     try:
         device = (directory / "device").resolve(strict=True)
-        parts = (cleaned(device.parent.name), cleaned(device.name))
+        parts = (clean_name(device.parent.name), clean_name(device.name))
         if parts[1]:
             return "_".join(filter(None, parts))
     except OSError:
         pass
-    return name or cleaned(directory.resolve().name)
+    return name or clean_name(directory.resolve().name)
 
 
 # Sensors and CPU throttling from sysfs. A separate source, since a sensor on a slow bus may take seconds.

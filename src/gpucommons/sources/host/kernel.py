@@ -347,7 +347,7 @@ def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
         if length < _HEADER.size:
             raise ValueError("netlink message with an impossible length")
         yield kind, data[at + _HEADER.size : at + length]
-        at += _aligned(length)
+        at += _align(length)
 
 
 def parse_link(body: bytes) -> tuple[str, LinkCounters] | None:
@@ -363,11 +363,11 @@ def parse_link(body: bytes) -> tuple[str, LinkCounters] | None:
         elif kind & _TYPE_MASK == _IFLA_STATS64:
             # A kernel before 4.6 has fewer counters, a newer one may have more.
             counters = LinkCounters(*_COUNTERS.unpack(value[: _COUNTERS.size].ljust(_COUNTERS.size, b"\0")))
-        at += _aligned(length)
+        at += _align(length)
     return (name, counters) if name and counters is not None else None
 
 
-def _aligned(length: int) -> int:
+def _align(length: int) -> int:
     return (length + 3) & ~3
 
 

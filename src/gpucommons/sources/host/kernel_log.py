@@ -49,7 +49,7 @@ class KernelLogReader:
     def read(self) -> KernelLogReading:
         """The same object until there is a new line."""
         if self._file is None:
-            self._file = self._opened()
+            self._file = self._open()
         before = self._count
         for text in self._new_texts(self._file):
             xid = xid_line(text, self._count + 1, self._wall())
@@ -60,7 +60,7 @@ class KernelLogReader:
             self._reading = KernelLogReading(tuple(self._lines))
         return self._reading
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         try:
             file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError:

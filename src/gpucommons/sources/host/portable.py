@@ -21,7 +21,7 @@ else:
 _TICKS_PER_S = 100
 
 
-def _required() -> None:
+def _require_psutil() -> None:
     if psutil is None:
         raise SourceAbsent("psutil is not installed", "pip install psutil")
 
@@ -31,7 +31,7 @@ class PortableCpuReader:
         self._is_first = True
 
     def read(self) -> CpuReading:
-        _required()
+        _require_psutil()
         percent = psutil.cpu_percent(interval=None)
         ratio = None if self._is_first else percent / 100
         self._is_first = False
@@ -39,7 +39,7 @@ class PortableCpuReader:
 
 
 def read_portable_memory() -> MemoryReading:
-    _required()
+    _require_psutil()
     memory = psutil.virtual_memory()
     return MemoryReading(memory.total, memory.available)
 
@@ -49,7 +49,7 @@ class PortableProcessReader:
         self._busiest = Busiest(busiest_limit)
 
     def read(self) -> ProcessTable:
-        _required()
+        _require_psutil()
         by_pid: dict[int, ProcessRow] = {}
         for process in psutil.process_iter():
             try:

@@ -33,7 +33,7 @@ class CpuWindow:
         self._mark_every_s = window_s / marks
         self._marks: deque[tuple[float, dict[ProcessKey, float]]] = deque()
 
-    def used(self, rows: Iterable[ProcessRow], now_s: float) -> dict[ProcessKey, float]:
+    def measure_use(self, rows: Iterable[ProcessRow], now_s: float) -> dict[ProcessKey, float]:
         rows = list(rows)
         if not self._marks or now_s - self._marks[-1][0] >= self._mark_every_s:
             self._marks.append((now_s, {row.key: row.cpu_seconds for row in rows}))
@@ -54,7 +54,7 @@ class Busiest:
         self._by_memory: frozenset[ProcessKey] = frozenset()
 
     def choose(self, rows: Mapping[int, ProcessRow], now_s: float) -> tuple[ProcessKey, ...]:
-        used = self._window.used(rows.values(), now_s)
+        used = self._window.measure_use(rows.values(), now_s)
         keys = [row.key for row in rows.values()]
         memory = {row.key: float(row.rss_bytes) for row in rows.values()}
         self._by_cpu = _top(keys, used.__getitem__, self._by_cpu, self._limit)

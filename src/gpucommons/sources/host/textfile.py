@@ -54,7 +54,7 @@ class _Parser:
     def families(self) -> Iterator[TextFamily]:
         """In a family, each series has all labels that any of them has, as in node_exporter."""
         for name, samples in self._samples.items():
-            yield TextFamily(name, self._types.get(name, "untyped"), self._helps.get(name, ""), _completed(samples))
+            yield TextFamily(name, self._types.get(name, "untyped"), self._helps.get(name, ""), _complete(samples))
 
     def _comment(self, text: str) -> None:
         keyword, _, rest = text.partition(" ")
@@ -67,7 +67,7 @@ class _Parser:
         if name in seen:
             raise TextFileError(f"a second {keyword} of {name}")
         if keyword == "HELP":
-            self._helps[name] = _unescaped(value)
+            self._helps[name] = _unescape(value)
         elif name in self._samples:
             raise TextFileError(f"TYPE of {name} after its samples")
         elif (kind := value.strip(" \t").lower()) in _TYPES:
@@ -124,7 +124,7 @@ def _labels(text: str) -> tuple[Labels, str]:
     while (match := _LABEL.match(text, at)) is not None:
         if match[1] in labels:
             raise TextFileError(f"label {match[1]} twice")
-        labels[match[1]] = _unescaped(match[2])
+        labels[match[1]] = _unescape(match[2])
         at = match.end()
         if text[at : at + 1] != ",":
             break
@@ -135,11 +135,11 @@ def _labels(text: str) -> tuple[Labels, str]:
     return tuple(labels.items()), closing[1:]
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: {"n": "\n"}.get(match[1], match[1]), text)
 
 
-def _completed(samples: list[TextSample]) -> tuple[TextSample, ...]:
+def _complete(samples: list[TextSample]) -> tuple[TextSample, ...]:
     own = ("le", "quantile")
     names = dict.fromkeys(name for sample in samples for name, _ in sample.labels if name not in own)
     return tuple(

@@ -193,14 +193,14 @@ class NvmlDevice:
         reasons = [store() for store in self._stores]
         if any(reasons):
             for reason in filter(None, reasons):
-                self._dropped(reason)
+                self._record_drop(reason)
 
     def _run_fast_timed(self) -> bool:
         """The same, with the duration of each call. True while the calls must be timed."""
         budget_s = self._notes.fast_budget_s
         total_s = 0.0
         for call in self._fast:
-            took_s = self._timed(call)
+            took_s = self._time_call(call)
             total_s += took_s
             if call.name in self._notes.keep_fast:
                 continue
@@ -212,13 +212,13 @@ class NvmlDevice:
     def _run_slow(self) -> None:
         calm_s = self._notes.fast_budget_s / 2
         for call in self._slow:
-            took_s = self._timed(call)
+            took_s = self._time_call(call)
             if call.home is Lane.FAST:
                 call.history = remember(call.history, took_s < calm_s)
                 if is_cheap_again(call.history):
                     self._move(call, Lane.FAST, took_s)
 
-    def _timed(self, call: Call) -> float:
+    def _time_call(self, call: Call) -> float:
         timer = self._notes.timer
         began_s = timer()
         code = call.invoke()
@@ -228,11 +228,11 @@ class NvmlDevice:
 
     def _take_over(self, call: Call, code: int) -> None:
         if code:
-            self._failed(call, code)
+            self._record_failure(call, code)
             return
         reason = call.store()
         if reason is not None:
-            self._dropped(reason)
+            self._record_drop(reason)
 
     def _move(self, call: Call, to: Lane, took_s: float) -> None:
         call.history = 0
@@ -246,7 +246,7 @@ class NvmlDevice:
             to,
         )
 
-    def _failed(self, call: Call, code: int) -> None:
+    def _record_failure(self, call: Call, code: int) -> None:
         if code in library.SESSION_LOST:
             raise library.SessionLost(code)
         if code in library.GPU_LOST:
@@ -267,7 +267,7 @@ class NvmlDevice:
             "",
             GpuReadings._make(self._slots),
             None if self._gpm is None else self._gpm.reading,
-            self._rows.read(self._lists, self._current_usage, self._slots[_MEMORY_TOTAL], self._dropped),
+            self._rows.read(self._lists, self._current_usage, self._slots[_MEMORY_TOTAL], self._record_drop),
             None if self._mig_mode is None else self._mig_mode.enabled,
             () if self._mig is None else self._mig.instances(),
             self._notes.events.record(self.identity.uuid),
@@ -280,7 +280,7 @@ class NvmlDevice:
     def _current_usage(self) -> dict[int, ProcessSample]:
         return {} if self._usage is None else self._usage.window.current(round(self._notes.wall() * 1e6))
 
-    def _dropped(self, reason: str) -> None:
+    def _record_drop(self, reason: str) -> None:
         self._notes.drop(self.identity.uuid, reason)
 
     # -- MIG
@@ -330,7 +330,7 @@ class NvmlDevice:
         self._invokes = [call.invoke for call in self._fast]
         self._stores = [call.store for call in self._fast]
 
-    def _allowed(self, key: str) -> bool:
+    def _is_allowed(self, key: str) -> bool:
         return not self._notes.capabilities.refuses(self.identity.uuid, key)
 
     def _table_calls(self) -> list[Call]:
@@ -341,13 +341,13 @@ class NvmlDevice:
             for name, maker in row.getters:
                 key = f"{row.name}:{name}"
                 function = library.function(name)
-                if function is not None and self._allowed(key):
+                if function is not None and self._is_allowed(key):
                     calls.append(Call(row.name, key, row.lane, *maker(function, self._handle, self._slots)))
                     break
         return calls
 
     def _gpm_calls(self) -> list[Call]:
-        allowed = self.identity.gpm_supported and self._allowed("gpm")
+        allowed = self.identity.gpm_supported and self._is_allowed("gpm")
         if allowed and self._gpm is None:
             self._gpm = GpmSampler(self._handle)
         elif not allowed and self._gpm is not None:
@@ -367,11 +367,11 @@ class NvmlDevice:
                 yield instance.uuid, GpmTarget(self._handle, instance.gpu_instance_id)
 
     def _mig_has_gpm(self) -> bool:
-        return self.identity.gpm_supported and self._allowed("mig_gpm")
+        return self.identity.gpm_supported and self._is_allowed("mig_gpm")
 
     def _nvlink_calls(self) -> list[Call]:
         function, key = library.function("nvmlDeviceGetFieldValues"), "nvlink_traffic"
-        if function is None or not self._allowed(key):
+        if function is None or not self._is_allowed(key):
             self._nvlinks = None
             return []
         traffic = self._nvlinks = self._nvlinks or NvLinkTraffic(function, self._handle, self._slots, self._notes.wall)
@@ -382,7 +382,7 @@ class NvmlDevice:
         if view is None:
             return []
         calls = []
-        if self._allowed("mig_memory"):
+        if self._is_allowed("mig_memory"):
             memory = (view.invoke_memory, _nothing, view.clear_memory)
             calls.append(Call("mig_memory", "mig_memory", Lane.FAST, *memory))
         if self._mig_has_gpm():
@@ -414,11 +414,11 @@ class NvmlDevice:
             if function is None:
                 continue
             whole, instances = f"{name}{version}", f"{name}{version}:instances"
-            if self._allowed(whole):
+            if self._is_allowed(whole):
                 if whole not in self._known_lists:
                     self._known_lists[whole] = ProcessList(function, has_instances, self._handle)
                 return whole, self._known_lists[whole]
-            if self._mig is not None and self._allowed(instances):
+            if self._mig is not None and self._is_allowed(instances):
                 if instances not in self._known_lists:
                     self._known_lists[instances] = InstanceProcessList(function, has_instances, self._each_instance)
                 return instances, self._known_lists[instances]
@@ -429,7 +429,7 @@ class NvmlDevice:
 
     def _process_usage(self) -> ProcessUsage | None:
         function = library.function("nvmlDeviceGetProcessUtilization")
-        if function is None or not self._allowed("process_utilization"):
+        if function is None or not self._is_allowed("process_utilization"):
             self._usage = None
         elif self._usage is None:
             self._usage = ProcessUsage(
@@ -437,7 +437,7 @@ class NvmlDevice:
                 self._handle,
                 self._notes.wall,
                 self._lists,
-                self._dropped,
+                self._record_drop,
             )
         return self._usage
 

@@ -72,7 +72,7 @@ def _inforom_versions(handle: Handle) -> tuple[tuple[str, str], ...]:
     return tuple((name, version) for name, version in versions.items() if version)
 
 
-def _gpm_supported(handle: Handle) -> bool:
+def _supports_gpm(handle: Handle) -> bool:
     call = library.function("nvmlGpmQueryDeviceSupport")
     out = pynvml.c_nvmlGpmSupport_t()
     out.version = pynvml.NVML_GPM_SUPPORT_VERSION
@@ -117,7 +117,7 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
         clock_graphics_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_GRAPHICS),
         pcie_generation_max=static.number("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width_max=static.number("nvmlDeviceGetMaxPcieLinkWidth"),
-        gpm_supported=_gpm_supported(handle),
+        gpm_supported=_supports_gpm(handle),
         brand=None if brand is None else _BRANDS.get(brand),
         pci_subsystem_id=pci_subsystem_id,
         inforom_versions=_inforom_versions(handle),

@@ -199,7 +199,7 @@ class ProcessList:
     def invoke(self) -> int:
         """Also takes over the result: the utilisation call, which runs next, depends on it."""
         code = self._request(self._handle)
-        self.listed = None if code else ((self._returned(), None, None),)
+        self.listed = None if code else ((self._returned_bytes(), None, None),)
         return code
 
     def _request(self, handle: Handle) -> int:
@@ -211,7 +211,7 @@ class ProcessList:
             code = self._function(handle, self._count_reference, self._buffer)
         return code
 
-    def _returned(self) -> bytes:
+    def _returned_bytes(self) -> bytes:
         return bytes(self._view[: self._count.value * self._entry.size])
 
     def entries(self) -> Iterator[Entry]:
@@ -250,7 +250,7 @@ class InstanceProcessList(ProcessList):
             code = self._request(handle)
             if code:
                 return code
-            rows.append((self._returned(), gpu_instance_id, compute_instance_id))
+            rows.append((self._returned_bytes(), gpu_instance_id, compute_instance_id))
         self.listed = tuple(rows)
         return library.OK
 
@@ -336,7 +336,7 @@ class ProcessRows:
         source = max_bytes, [(bit, process_list.listed) for bit, process_list in lists]
         if source != self._source:
             self._drops = []
-            self._rows = tuple(_merged(lists, max_bytes, self._drops))
+            self._rows = tuple(_merge(lists, max_bytes, self._drops))
         # Also if it is equal: the bytes then exist once.
         self._source = source
         for reason in self._drops:
@@ -361,9 +361,7 @@ class ProcessRows:
         return rows
 
 
-def _merged(
-    lists: Iterable[tuple[int, ProcessList]], max_bytes: float | None, drops: list[str]
-) -> Iterator[GpuProcess]:
+def _merge(lists: Iterable[tuple[int, ProcessList]], max_bytes: float | None, drops: list[str]) -> Iterator[GpuProcess]:
     """Of a process in two lists, the larger memory figure is used, not the sum: both lists hold all of its memory."""
     merged: dict[tuple[int, int | None, int | None], tuple[int, int | None]] = {}
     for bit, process_list in lists:

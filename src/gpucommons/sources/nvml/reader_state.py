@@ -61,18 +61,18 @@ class Roster:
     def identities(self) -> Iterator[GpuIdentity]:
         return (entry.identity for entry in self._entries.values())
 
-    def enumerated(self, count: int) -> None:
+    def record_count(self, count: int) -> None:
         """The number of GPUs that the driver counts, including those that cannot be opened."""
         self._max_enumerated = max(self._max_enumerated, count)
 
-    def unopened(self, count: int) -> bool:
+    def record_unopened(self, count: int) -> bool:
         """Takes the number that cannot be opened. True if more of them than before have never been identified: those
         that are known, or were reported already, are not news."""
         unidentified = count - len(self._entries) + self.present
         more, self._unidentified = unidentified > self._unidentified, unidentified
         return more
 
-    def found(self, identity: GpuIdentity, wall_s: float) -> bool:
+    def record_found(self, identity: GpuIdentity, wall_s: float) -> bool:
         """Records a GPU that answers. True if it was lost before."""
         entry = self._entries.get(identity.uuid)
         returned = entry is not None and not entry.up
@@ -91,7 +91,7 @@ class Roster:
             if not entry.up and uuid != identity.uuid and same_place(entry.identity.pci_bus_id) == place:
                 del self._entries[uuid]
 
-    def lost(self, uuid: str, reason: str, wall_s: float) -> bool:
+    def record_lost(self, uuid: str, reason: str, wall_s: float) -> bool:
         """Records a GPU that no longer answers. True if it did until now."""
         entry = self._entries[uuid]
         if not entry.up:
@@ -104,7 +104,7 @@ class Roster:
         """After an enumeration: marks those that are not in it as lost, and returns them."""
         gone = [uuid for uuid, entry in self._entries.items() if entry.up and uuid not in present]
         for uuid in gone:
-            self.lost(uuid, "not_enumerated", wall_s)
+            self.record_lost(uuid, "not_enumerated", wall_s)
         return [self._entries[uuid] for uuid in gone]
 
     def entry(self, uuid: str) -> RosterEntry:

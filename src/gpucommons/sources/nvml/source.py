@@ -91,21 +91,21 @@ class Session:
         roster, wall_s = self._notes.roster, self._notes.wall()
         unopened: list[str] = []
         opened: list[tuple[Handle, str]] = []
-        roster.enumerated(count.value)
+        roster.record_count(count.value)
         for index in range(count.value):
             try:
                 handle, identity = self._open(index)
             except library.GpuLost as lost:
                 unopened.append(f"GPU {index} cannot be opened: {lost.reason}")
                 continue
-            if roster.found(identity, wall_s):
+            if roster.record_found(identity, wall_s):
                 log.info("GPU %d (%s) is back", index, identity.uuid)
             opened.append((handle, identity.uuid))
             since_wall_s = roster.entry(identity.uuid).since_wall_s
             self._devices.append(NvmlDevice(handle, identity, since_wall_s, self._notes))
         for entry in roster.missing({device.identity.uuid for device in self._devices}, wall_s):
             log.error("GPU %s at %s is gone", entry.identity.uuid, entry.identity.pci_bus_id)
-        if roster.unopened(len(unopened)):
+        if roster.record_unopened(len(unopened)):
             for line in unopened:
                 log.error(line)
 
@@ -152,7 +152,7 @@ class Session:
     def _lose(self, device: NvmlDevice, reason: str) -> None:
         identity = device.identity
         device.close()
-        if self._notes.roster.lost(identity.uuid, reason, self._notes.wall()):
+        if self._notes.roster.record_lost(identity.uuid, reason, self._notes.wall()):
             log.error("GPU %d (%s) at %s: %s", identity.index, identity.uuid, identity.pci_bus_id, reason)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class NvmlReader:
         if now_s < self._aside_until_s:
             raise _stepping_aside()
         if self._refused_code is not None and not self._retry.is_due(now_s):
-            raise _refused(self._refused_code)
+            raise _refusal(self._refused_code)
         try:
             library.start()
             try:
@@ -282,7 +282,7 @@ class NvmlReader:
             library.unload()
         self._retry.postpone(now_s)
         self._refused_code = code
-        return _refused(code)
+        return _refusal(code)
 
     def _find_unlisted(self) -> tuple[str, ...]:
         """The GPUs of the PCI bus that the driver does not list, in this session or before."""
@@ -359,7 +359,7 @@ class NvmlReader:
         )
 
 
-def _refused(code: int) -> SourceError:
+def _refusal(code: int) -> SourceError:
     """A new exception each time: one that is raised repeatedly accumulates tracebacks."""
     if code in _NO_DRIVER:
         return SourceError(library.name_of(code), *_NO_DRIVER[code])

@@ -40,7 +40,9 @@ def membership(passwd: str, group: str) -> Membership:
         for group in groups
         if (people_of := _members(group, people, primary)) and people_of != {group.name}
     }
-    return Membership({person.name: name for person in people if (name := _billed(person, groups, members))}, members)
+    return Membership(
+        {person.name: name for person in people if (name := _billing_group(person, groups, members))}, members
+    )
 
 
 def _members(group: _Group, people: list[_Person], primary: Mapping[str, int]) -> frozenset[str]:
@@ -51,7 +53,7 @@ def _members(group: _Group, people: list[_Person], primary: Mapping[str, int]) -
     return frozenset(at_home | (group.listed & primary.keys()))
 
 
-def _billed(person: _Person, groups: list[_Group], members: Mapping[str, frozenset[str]]) -> str:
+def _billing_group(person: _Person, groups: list[_Group], members: Mapping[str, frozenset[str]]) -> str:
     """The primary group if it has other members, else the first other group by number."""
     theirs = [group for group in groups if person.name in members.get(group.name, ()) and group.name != person.name]
     own = [group.name for group in theirs if group.gid == person.gid]
