@@ -31,7 +31,7 @@ from deploy.deployments import (
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.compose_file import ComposeHost
 from gpucommons.stack.prometheus import Layout
-from gpucommons.stack.render import rendered
+from gpucommons.stack.render import render
 from needs import needs_program
 from testbeds.hosts import Host, host, join
 from waiting import until
@@ -57,7 +57,7 @@ PROMETHEUS = "127.0.0.1:9090"
 PACE = {"scrape_interval": "2s", "scrape_timeout": "2s"}
 STACK = StackSettings(run_agent=True, scrape_interval_s=2.0, ds01_interval_s=2.0)
 LAYOUT = Layout(Path("/var/lib/gpucommons/stack"))
-STACK_FILES = rendered(STACK, LAYOUT, "node-1", True, ComposeHost("0:0", True))
+STACK_FILES = render(STACK, LAYOUT, "node-1", True, ComposeHost("0:0", True))
 # The jobs of the shipped Prometheus that scrape the agent, one for each dialect.
 AGENT_JOBS: dict[str, str] = {
     job["job_name"]: job["metrics_path"]

@@ -143,10 +143,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             webhook_url_file=str(root / "url"),
             webhook_token_file=str(root / "token"),
         )
-        packaged = render.packaged
+        packaged = render.read_packaged
         patch.setattr(
             render,
-            "packaged",
+            "read_packaged",
             lambda folder, suffix: ((name, time_lapse(text, FACTOR)) for name, text in packaged(folder, suffix)),
         )
         patch.setattr(render, "alertmanager_config", partial(alertmanager_config, timing=QUICK))

@@ -35,14 +35,14 @@ def compose_file(settings: StackSettings, layout: Layout, host: ComposeHost) -> 
         "grafana": _grafana(settings, layout),
     }
     for name, service in services.items():
-        services[name] = {"user": host.user} | _confined() | service
+        services[name] = {"user": host.user} | _confinement() | service
     if not settings.run_agent:
         return {"services": services}
-    services["agent"] = _confined() | _agent(settings, host.has_gpus)
+    services["agent"] = _confinement() | _agent(settings, host.has_gpus)
     return {"services": services, "volumes": {"gpucommons-state": {}}}
 
 
-def _confined() -> Yaml:
+def _confinement() -> Yaml:
     return {
         "network_mode": "host",
         "restart": "unless-stopped",

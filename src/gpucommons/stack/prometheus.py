@@ -147,7 +147,7 @@ def cluster_config(settings: StackSettings, rules: str) -> Yaml:
         "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": [rules],
         "scrape_configs": [
-            *(_job(settings, dialect) | _found_in_cluster() for dialect in scraped_dialects(settings)),
+            *(_job(settings, dialect) | _cluster_discovery() for dialect in scraped_dialects(settings)),
             {"job_name": "prometheus", "static_configs": [{"targets": ["127.0.0.1:9090"]}]},
         ],
     }
@@ -193,7 +193,7 @@ def _credentials(settings: StackSettings, paths: PrometheusPaths) -> Yaml:
     return credentials
 
 
-def _found_in_cluster() -> Yaml:
+def _cluster_discovery() -> Yaml:
     def keep(label: str, value: str) -> Yaml:
         return {"source_labels": [f"__meta_kubernetes_pod_{label}"], "regex": value, "action": "keep"}
 

@@ -110,7 +110,7 @@ def to_yaml(value: Mapping[str, Any]) -> str:
     return text
 
 
-def packaged(directory: str, suffix: str) -> Iterator[tuple[str, str]]:
+def read_packaged(directory: str, suffix: str) -> Iterator[tuple[str, str]]:
     """Name and text of each data file in a directory of this package, sorted by name."""
     folder = files("gpucommons.stack").joinpath(directory)
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
@@ -118,9 +118,7 @@ def packaged(directory: str, suffix: str) -> Iterator[tuple[str, str]]:
             yield entry.name, entry.read_text("utf-8")
 
 
-def rendered(
-    settings: StackSettings, layout: Layout, node: str, with_grafana: bool, host: ComposeHost
-) -> dict[str, str]:
+def render(settings: StackSettings, layout: Layout, node: str, with_grafana: bool, host: ComposeHost) -> dict[str, str]:
     """Text by path below the configuration directory. Reads only the files that hold secrets."""
     alertmanager = layout.config_of("alertmanager")
     paths = PrometheusPaths(
@@ -143,7 +141,7 @@ def rendered(
         "prometheus/rules/settings.yml": _HEADER + to_yaml(settings_rules(settings)),
         "alertmanager/alertmanager.yml": _HEADER + to_yaml(alertmanager_config(settings, secrets)),
     }
-    out |= {f"prometheus/rules/{name}": text for name, text in packaged("rules", ".yml")}
+    out |= {f"prometheus/rules/{name}": text for name, text in read_packaged("rules", ".yml")}
     # Copies, because Alertmanager would take the line end that an editor adds as a part of the password, and because
     # the user of the container must be able to read them.
     copies = {
@@ -165,7 +163,7 @@ def _for_grafana(settings: StackSettings, layout: Layout, host: ComposeHost) -> 
         "compose.yaml": _HEADER + to_yaml(compose_file(settings, layout, host)),
         "grafana/datasources/prometheus.yml": _HEADER + to_yaml(datasources(settings)),
         "grafana/dashboards/gpucommons.yml": _HEADER + to_yaml(dashboard_provider(str(json_files))),
-        **{f"grafana/json/{name}": text for name, text in packaged("dashboards", ".json")},
+        **{f"grafana/json/{name}": text for name, text in read_packaged("dashboards", ".json")},
     }
 
 

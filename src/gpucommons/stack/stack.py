@@ -12,7 +12,7 @@ from gpucommons.stack.check import ConfigProblem, PortOwner, Run, StackError, ch
 from gpucommons.stack.compose_file import ComposeHost
 from gpucommons.stack.health import AgentCredentials, get, judge
 from gpucommons.stack.prometheus import Layout
-from gpucommons.stack.render import read_secret, rendered, write
+from gpucommons.stack.render import read_secret, render, write
 
 Say = Callable[[str], None]
 
@@ -58,7 +58,7 @@ class Stack:
             self.say(f"the agent on {self.settings.agent} {agent.detail}; start it with: gpucommons up")
 
     def files(self, with_grafana: bool) -> dict[str, str]:
-        return rendered(self.settings, self.layout, self.node, with_grafana, _host())
+        return render(self.settings, self.layout, self.node, with_grafana, _host())
 
 
 _NOBODY = 65534
