@@ -74,10 +74,10 @@ def check_config(
     except ConfigError as error:
         mistakes = (error, *error.more)
         if as_json:
-            problems: list[Json] = [{"line": each.line, "message": str(each)} for each in mistakes]
+            problems: list[Json] = [{"line": mistake.line, "message": str(mistake)} for mistake in mistakes]
             show(indent(_document(file, problems, [], None)))
-        for each in mistakes[:-1]:
-            show_error(printable(f"gpucommons: {each}"))
+        for mistake in mistakes[:-1]:
+            show_error(printable(f"gpucommons: {mistake}"))
         raise mistakes[-1] from None
     if send_test:
         _send_test(loaded.settings, to, as_json)
@@ -87,9 +87,9 @@ def check_config(
     for warning in warnings:
         show_error(printable(f"warning: {warning}"))
     if as_json:
-        show(indent(_document(file, [], warnings, {each.path: _row(each) for each in values})))
+        show(indent(_document(file, [], warnings, {value.path: _row(value) for value in values})))
         return
-    changed = [each for each in values if each.origin != "default"]
+    changed = [value for value in values if value.origin != "default"]
     _show_table(values if every else changed)
     count = f"{len(changed)} of {len(values)} values differ from the defaults"
     show_line(printable(f"{file}: valid; {count if every else f'{count} (--all shows the others)'}"))
@@ -176,7 +176,7 @@ def _row(value: _Value) -> Json:
 
 
 def _show_table(values: Iterable[_Value]) -> None:
-    rows = [(each.path, as_toml(each.value), each.origin) for each in values]
+    rows = [(value.path, as_toml(value.value), value.origin) for value in values]
     if not rows:
         return
     path_width = max(len(path) for path, _, _ in rows)

@@ -133,10 +133,10 @@ def _counts(node: Document, slots: Sequence[Document], instance: str) -> dict[st
 
 def fleet_report(reader: Reader, prometheus: str | None, parameters: Mapping[str, str | None]) -> Document:
     """The document of /api/v1/fleet/report. Raises AgentUnreachable where Prometheus does not answer."""
-    found = _of_agent(reader, prometheus, "fleet/report", parameters)
+    answer = _of_agent(reader, prometheus, "fleet/report", parameters)
     # Null for a viewer without a name, which the agent says, or where the agent has no Prometheus.
-    if found is not None and (found["accounts"] is not None or found["hidden"] is not None):
-        return found
+    if answer is not None and (answer["accounts"] is not None or answer["hidden"] is not None):
+        return answer
     source = _source(reader, prometheus)
     # Imported here: a command that asks the agent needs none of them.
     import time

@@ -32,17 +32,17 @@ def gpus(
         show_fleet(reader, prometheus, Format.JSON if as_json else format)
         return
     document = reader.get("gpus")
-    found = reader.get("problems")
+    judged = reader.get("problems")
     if as_json:
         show(indent(document))
     elif document["gpus"] is None:
         show_line(missing(reader.get("snapshot")))
-        show_lines(problem_lines(found["problems"], terminal_width()))
+        show_lines(problem_lines(judged["problems"], terminal_width()))
     elif format is not Format.TABLE:
         show(exact_gpus(document["gpus"], reader.get("slots")["slots"]).render(format))
     else:
-        show_lines(summary_lines(found["summary"], terminal_width()))
+        show_lines(summary_lines(judged["summary"], terminal_width()))
         show_lines(gpu_lines(document["gpus"], reader.get("slots")["slots"], terminal_width(), wide))
-        show_lines(problem_lines(found["problems"], terminal_width()))
-    if any(problem["kind"] in _NOT_ANSWERING for problem in found["problems"].values()):
+        show_lines(problem_lines(judged["problems"], terminal_width()))
+    if any(problem["kind"] in _NOT_ANSWERING for problem in judged["problems"].values()):
         raise typer.Exit(1)

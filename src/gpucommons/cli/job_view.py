@@ -76,8 +76,8 @@ def node_lines(nodes: "Mapping[str, NodeUse]") -> list[str]:
         time = "" if use.total_time is None else f"{use.total_time / 3600:.2f} h of CPU time"
         limit = "" if use.total_memory is None else f" of {use.total_memory / _GIB:.1f}"
         memory = "" if use.used_memory is None else f"{use.used_memory / _GIB:.1f}{limit} GiB of host memory"
-        known = ", ".join(filter(None, (cpu, time, memory)))
-        lines.append(f"{node}: {known or 'its CPU time and host memory are not known'}")
+        figures_text = ", ".join(filter(None, (cpu, time, memory)))
+        lines.append(f"{node}: {figures_text or 'its CPU time and host memory are not known'}")
         for slot, figures in sorted(use.gpus.items()):
             busy = f"SM {figures['gpu_utilization']:.0%}" if "gpu_utilization" in figures else "SM not known"
             used, total = figures.get("gpu_used_memory", 0.0) / _GIB, figures.get("gpu_total_memory", 0.0) / _GIB

@@ -222,14 +222,14 @@ def wrap_lines(lines: Iterable[str], width: int | None) -> list[str]:
 
     if width is None:
         return list(lines)
-    found: list[str] = []
+    wrapped: list[str] = []
     for line in lines:
         if len(line) <= width:
-            found.append(line)
+            wrapped.append(line)
             continue
         indent = line[: len(line) - len(line.lstrip())]
-        found += wrap(_fold(line).lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}    ")
-    return found
+        wrapped += wrap(_fold(line).lstrip(), width, initial_indent=indent, subsequent_indent=f"{indent}    ")
+    return wrapped
 
 
 def _csv_cell(cell: str) -> str:

@@ -510,7 +510,7 @@ class Top(App[None]):
             note = tab.absent
         else:
             by = "" if self._sort is None else f" by {tab.columns[self._sort].title.lower()}"
-            hidden = any(found["hidden"] and tab.section in found["hidden"]["sections"] for found in documents)
+            hidden = any(document["hidden"] and tab.section in document["hidden"]["sections"] for document in documents)
             note = f"{shown}, rest hidden{by}" if hidden else f"{shown}{by}"
             note += "" if self._sort is None else " ↓" if self._down else " ↑"
             note += " · tree" if self._tree and self._view == "processes" else ""
@@ -541,15 +541,15 @@ async def _process_page(node: TopNode, key: str, row: Mapping[str, Any]) -> Prin
 
 def _fill(table: "DataTable[Text]", rows: list[TopRow], columns: Sequence[Column], look: Look) -> None:
     """Update the cells if the rows are the same; else rebuild the table and keep the cursor on its row."""
-    known = [key.value for key in table.rows]
-    if known == [row.key for row in rows]:
+    shown_keys = [key.value for key in table.rows]
+    if shown_keys == [row.key for row in rows]:
         for row in rows:
             for column, cell in zip(columns, _cells(row, columns, look), strict=True):
                 if table.get_cell(row.key, column.title) != cell:
                     table.update_cell(row.key, column.title, cell, update_width=column.whole)
         return
     place = table.cursor_row
-    at = known[place] if 0 <= place < len(known) else None
+    at = shown_keys[place] if 0 <= place < len(shown_keys) else None
     table.clear()
     for row in rows:
         table.add_row(*_cells(row, columns, look), key=row.key)

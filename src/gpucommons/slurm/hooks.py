@@ -140,13 +140,13 @@ def indices(text: str, gpu_count: int = 0) -> list[int]:
     Where each of `gpu_count` GPUs is listed twice, as type day and as type night, the second one of GPU 0 has the index
     `gpu_count`: it is counted as GPU 0.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         low, high = parse_decimal(first), parse_decimal(last or first)
         if low is not None and high is not None and high < _MAX_INDEX:
-            found.update(range(low, high + 1))
-    return sorted({index % gpu_count for index in found} if gpu_count else found)
+            numbers.update(range(low, high + 1))
+    return sorted({index % gpu_count for index in numbers} if gpu_count else numbers)
 
 
 def read_jobs(directory: str) -> dict[int, dict[str, str]]:

@@ -40,13 +40,13 @@ class Tries(NamedTuple):
 def integrations(settings: StackSettings) -> dict[str, int]:
     """The receivers that are set, by Alertmanager's name of their kind, and how many messages each kind sends."""
     emails = [address for address in settings.email_to.split(",") if address.strip()]
-    found = {
+    counts = {
         "email": len(emails) if settings.smtp_smarthost else 0,
         "webhook": int(bool(settings.webhook_url_file)),
         "slack": int(bool(settings.slack_webhook_url_file)),
         "msteamsv2": int(bool(settings.teams_webhook_url_file)),
     }
-    return {name: count for name, count in found.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 def try_receivers(settings: StackSettings, node: str, log: Path) -> Iterator[tuple[str, str | None]]:
@@ -61,8 +61,8 @@ def try_receivers(settings: StackSettings, node: str, log: Path) -> Iterator[tup
     asyncio.run(_send_alert(address, node))
     deadline_s = time.monotonic() + _WITHIN_S
     while expected:
-        found = verdicts(expected, before, _tries(address))
-        for name, delivered in found.items():
+        ended = verdicts(expected, before, _tries(address))
+        for name, delivered in ended.items():
             del expected[name]
             yield name, None if delivered else _reason(log, begins, name)
         if expected and time.monotonic() > deadline_s:
@@ -84,19 +84,19 @@ def requests_in(metrics: str) -> Tries:
 def verdicts(expected: Mapping[str, int], before: Tries, now: Tries) -> dict[str, bool]:
     """The receivers whose tries have ended, and whether all of them were delivered. A failed try is repeated: one is
     enough to know."""
-    found = {}
+    ended = {}
     for name, messages in expected.items():
         failed = now.failed[name] - before.failed[name]
         if failed > 0 or now.total[name] - before.total[name] >= messages:
-            found[name] = failed <= 0
-    return found
+            ended[name] = failed <= 0
+    return ended
 
 
 def reason_in(log: str, name: str) -> str | None:
     """The last error of a receiver in Alertmanager's log, without URLs: they are secrets."""
     for line in reversed(log.splitlines()):
-        if f"{name}[" in line and (found := _REASON.search(line)):
-            text = found[1].replace('\\"', '"').replace("\\n", " ").replace("\\\\", "\\")
+        if f"{name}[" in line and (match := _REASON.search(line)):
+            text = match[1].replace('\\"', '"').replace("\\n", " ").replace("\\\\", "\\")
             return _URL.sub("<URL>", text.rpartition(" attempts: ")[2])[:_LONGEST_REASON]
     return None
 

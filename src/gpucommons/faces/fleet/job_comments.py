@@ -34,17 +34,17 @@ def jobstats(nodes: Mapping[str, NodeUse], run: JobRun) -> dict[str, Any]:
 
 
 def _of_node(use: NodeUse) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    comment: dict[str, Any] = {}
     for name in ("cpus", "used_memory", "total_memory"):
         if (value := getattr(use, name)) is not None:
-            found[name] = int(value)
+            comment[name] = int(value)
     if use.total_time is not None:
-        found["total_time"] = round(use.total_time, 1)
+        comment["total_time"] = round(use.total_time, 1)
     for slot, figures in sorted(use.gpus.items()):
         for name, value in figures.items():
             number = round(100 * value, 1) if name == "gpu_utilization" else int(value)
-            found.setdefault(name, {})[slot] = number
-    return found
+            comment.setdefault(name, {})[slot] = number
+    return comment
 
 
 def admin_comment(nodes: Mapping[str, NodeUse], run: JobRun) -> str:

@@ -39,7 +39,7 @@ class OwnerAccounts(Generic[Client]):
             self._owners_s[owner] = max(least_s, self._owners_s.get(owner, least_s))
             self._left_s.pop(owner, None)
         for client in owner_of.keys() - self._owner_of.keys():
-            siblings = [self._clients_s.get(one, 0.0) for one in self._siblings(client, owner_of)]
+            siblings = [self._clients_s.get(sibling, 0.0) for sibling in self._siblings(client, owner_of)]
             self._clients_s[client] = max(min(siblings, default=0.0), self._clients_s.get(client, 0.0))
         self._left_s |= dict.fromkeys(before - owners, now_s)
         self._owner_of = dict(owner_of)
@@ -52,9 +52,9 @@ class OwnerAccounts(Generic[Client]):
             self._last = client
             if client in self._clients_s:
                 self._clients_s[client] += seconds
-        ahead_s = max(self._owners_s[one] for one in {owner, *self._owner_of.values()} & self._owners_s.keys())
-        for one in set(self._owner_of.values()):
-            self._owners_s[one] = max(self._owners_s[one], ahead_s - _MAX_BEHIND_S)
+        ahead_s = max(self._owners_s[other] for other in {owner, *self._owner_of.values()} & self._owners_s.keys())
+        for other in set(self._owner_of.values()):
+            self._owners_s[other] = max(self._owners_s[other], ahead_s - _MAX_BEHIND_S)
 
     def transfer(self, owner: str, seconds: float) -> None:
         """The owner used the GPU for this long without a turn: the others have had that much less of theirs."""
@@ -65,7 +65,7 @@ class OwnerAccounts(Generic[Client]):
 
     def part_of(self, owner: str, owners: Iterable[str]) -> float:
         """Its part of the time while these owners compete for it, 0 to 1."""
-        weights = {one: self.weights.get(one, 1.0) for one in {owner, *owners}}
+        weights = {competitor: self.weights.get(competitor, 1.0) for competitor in {owner, *owners}}
         return weights[owner] / sum(weights.values())
 
     def next_owner(self, owners: Iterable[str], slack_s: float) -> str:
@@ -83,7 +83,7 @@ class OwnerAccounts(Generic[Client]):
 
     def _siblings(self, client: Client, owner_of: Mapping[Client, str]) -> list[Client]:
         owner = owner_of[client]
-        return [one for one, of in owner_of.items() if of == owner and one in self._owner_of and one != client]
+        return [other for other, of in owner_of.items() if of == owner and other in self._owner_of and other != client]
 
     def _prune(self, now_s: float) -> None:
         gone = [owner for owner, left_s in self._left_s.items() if left_s < now_s - _REMEMBERED_S]

@@ -562,8 +562,8 @@ class Coruns(Generic[Client]):
         counts = set()
         for clients in groups.values():
             facts = [self._facts[client] for client in clients]
-            old = (not reads_use and now_s - one.since_s >= _COUNTS_AFTER_S for one in facts)
-            counts.add(sum(one.light is not None or counts_too for one, counts_too in zip(facts, old, strict=True)))
+            old = (not reads_use and now_s - fact.since_s >= _COUNTS_AFTER_S for fact in facts)
+            counts.add(sum(fact.light is not None or counts_too for fact, counts_too in zip(facts, old, strict=True)))
         return 0 not in counts and len(counts) > 1
 
     def _deprives(
@@ -580,7 +580,7 @@ class Coruns(Generic[Client]):
         fair = (sum(used[owner] for owner in groups) + unseen) / len(groups)
         enough = _HEAVY_PART / sum(map(len, groups.values()))
         deprived = any(
-            used[owner] < ratio * fair and any(self._competes_for_more(one, enough, now_s) for one in clients)
+            used[owner] < ratio * fair and any(self._competes_for_more(client, enough, now_s) for client in clients)
             for owner, clients in groups.items()
         )
         ahead = any(used[owner] > fair for owner in groups)
@@ -690,23 +690,23 @@ class Coruns(Generic[Client]):
         if not self.metered or not several or now_s < self._looked_s + _BETWEEN_LOOKS_S:
             return None
         reads_use = now_s - self._used_s < _COUNTS_AFTER_S
-        for client in sorted((*heavy, *doubtful), key=lambda one: self._look_order(one, now_s)):
+        for client in sorted((*heavy, *doubtful), key=lambda candidate: self._look_order(candidate, now_s)):
             if client not in doubtful and (len(heavy) < 2 or not self._must_be_seen(client, heavy)):
                 continue
             facts = self._facts[client]
-            paused = [self._facts[one] for one in heavy if one != client]
+            paused = [self._facts[other] for other in heavy if other != client]
             again_s = min(_MAX_LOOK_AGAIN_S, _LOOK_AGAIN_S * 2.0 ** max(0, facts.looks - 2)) if facts.looks else 0.0
             early = now_s < max(facts.since_s + _LOOK_AFTER_S, facts.looked_s + again_s)
-            if early or (reads_use and any(self._facts[one].awaits_use(now_s) for one in heavy)):
+            if early or (reads_use and any(self._facts[other].awaits_use(now_s) for other in heavy)):
                 continue
             length_s = LOOK_S + LOOK_SLACK_S
-            if all(one.budget.allows(length_s, now_s) for one in paused):
-                for one in paused:
-                    one.budget.spend(length_s, now_s)
+            if all(other.budget.allows(length_s, now_s) for other in paused):
+                for other in paused:
+                    other.budget.spend(length_s, now_s)
                 self._looked_s = facts.looked_s = now_s
                 self._looked_at = client
                 facts.looks += 1
-                seen = (client, *(one for one in light if one != client))
+                seen = (client, *(other for other in light if other != client))
                 self._look_clients = frozenset(seen)
                 return Phase(seen, LOOK_S, Way.MEASURING, measure=True, unit=(client,))
         return None

@@ -69,19 +69,19 @@ class SleepCalls:
 
     async def sleep(self, program: ParkedProgram) -> bool:
         """Asks it to sleep, before it is parked. Returns whether it does."""
-        found = self._rule_for(program)
-        if found is None or monotonic() < self._not_before_s.get(found[0].sleep_url, 0.0):
+        match = self._rule_for(program)
+        if match is None or monotonic() < self._not_before_s.get(match[0].sleep_url, 0.0):
             return False
-        done = await self._call(program, *found, found[0].sleep_url)
+        done = await self._call(program, *match, match[0].sleep_url)
         if not done:
-            self._not_before_s[found[0].sleep_url] = monotonic() + _AGAIN_S
+            self._not_before_s[match[0].sleep_url] = monotonic() + _AGAIN_S
         return done
 
     async def wake(self, program: ParkedProgram) -> None:
         """Asks it to go on, once its memory is back."""
-        found = self._rule_for(program)
-        if found is not None:
-            await self._call(program, *found, found[0].wake_url)
+        match = self._rule_for(program)
+        if match is not None:
+            await self._call(program, *match, match[0].wake_url)
 
     def _rule_for(self, program: ParkedProgram) -> tuple[ProgramRule, Program] | None:
         if not self._rules or not program.places:
@@ -93,10 +93,10 @@ class SleepCalls:
             known_program = program_of_process(process, newcomer_facts(process.pid))
         return next(((rule, known_program) for rule in self._rules if rule.matches(known_program)), None)
 
-    async def _call(self, program: ParkedProgram, rule: ProgramRule, found: Program, url: str) -> bool:
+    async def _call(self, program: ParkedProgram, rule: ProgramRule, known_program: Program, url: str) -> bool:
         try:
             if is_local(url):
-                await asyncio.to_thread(_check_server, rule, found, url)
+                await asyncio.to_thread(_check_server, rule, known_program, url)
             await post_json(url, None, "the server", _failure, timeout_s=self._within_s)
         except SleepFailed as error:
             log.warning("parking: %s: %s failed: %s", program.name, url, error)

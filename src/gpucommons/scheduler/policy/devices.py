@@ -45,10 +45,10 @@ class KnownGpu:
     generation: int = 0
 
 
-def resolve(name: str, known: Iterable[KnownGpu]) -> str | None:
-    """The UUID of the GPU or MIG device; None where no known one matches."""
+def resolve(name: str, gpus: Iterable[KnownGpu]) -> str | None:
+    """The UUID of the GPU or MIG device; None where none of these matches."""
     first = name.split(",", 1)[0].strip()
-    recent_first = sorted(known, key=lambda gpu: (-gpu.generation, gpu.index))
+    recent_first = sorted(gpus, key=lambda gpu: (-gpu.generation, gpu.index))
     for _, together in groupby(recent_first, key=attrgetter("generation")):
         uuid = _resolve_among(first, list(together))
         if uuid is not None:
@@ -183,8 +183,8 @@ class DeviceTable:
             gpu = self._queue(fact.uuid, now)
             measured = [busy[device] for device in gpu.devices if device in busy]
             if len(measured) == len(gpu.devices):
-                ratio = sum(one.ratio for one in measured) / len(measured)
-                since_s = min(one.since_s for one in measured)
+                ratio = sum(load.ratio for load in measured) / len(measured)
+                since_s = min(load.since_s for load in measured)
                 actions += self._policy.sample_busy(gpu, ratio, now - since_s, now)
             actions += self._learn_memory(self._queue(self._leaders.get(fact.uuid, fact.uuid), now), fact, now)
         for gpu in list(self._policy.gpus.values()):

@@ -215,9 +215,9 @@ class _Reservation:
     def _fits_with_front(self, client: Client) -> bool:
         gpu, together = self._gpu, (client, self._front, *self._remaining)
         room = min(room_bytes(gpu, client), room_bytes(gpu, self._front))
-        if gpu.memory.held_bytes + sum(one.memory.need_bytes for one in together) > room:
+        if gpu.memory.held_bytes + sum(member.memory.need_bytes for member in together) > room:
             return False
-        return not self._by_activity or sum(_solo_sm(gpu, one) for one in together) <= _light(gpu)
+        return not self._by_activity or sum(_solo_sm(gpu, member) for member in together) <= _light(gpu)
 
 
 def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:

@@ -111,10 +111,10 @@ def from_rules(rules: Iterable[QuotaRule], pod: str, namespace: str, uid: int) -
 
 def _first(quotas: Iterable[QuotaValues]) -> QuotaValues:
     """Of each value, the first one that is given."""
-    found = list(quotas)
-    memory = next((quota.memory_bytes for quota in found if quota.memory_bytes is not None), None)
-    core = next((quota.core_percent for quota in found if quota.core_percent is not None), None)
-    chosen = next((quota.sharing_class for quota in found if quota.sharing_class is not None), None)
+    quotas = list(quotas)
+    memory = next((quota.memory_bytes for quota in quotas if quota.memory_bytes is not None), None)
+    core = next((quota.core_percent for quota in quotas if quota.core_percent is not None), None)
+    chosen = next((quota.sharing_class for quota in quotas if quota.sharing_class is not None), None)
     return QuotaValues(memory, core, chosen)
 
 

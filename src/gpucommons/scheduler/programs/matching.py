@@ -41,7 +41,7 @@ class ProgramRule:
     @property
     def names_owner(self) -> bool:
         """Whether users cannot choose to match it: the command is theirs, and a group has several users."""
-        return any(one != "*" for one in (self.user, self.uid, self.container, self.pod, self.job, self.unit))
+        return any(pattern != "*" for pattern in (self.user, self.uid, self.container, self.pod, self.job, self.unit))
 
     def matches(self, program: Program) -> bool:
         """The command may be that of any of its processes; all else must match for every one of them."""

@@ -116,10 +116,10 @@ class CpuReader:
 
     def _load(self) -> tuple[float | None, float | None, float | None]:
         try:
-            one, five, fifteen = map(float, read_file(self._procfs, "loadavg").split()[:3])
+            load_1, load_5, load_15 = map(float, read_file(self._procfs, "loadavg").split()[:3])
         except (OSError, ValueError):
             return None, None, None
-        return one, five, fifteen
+        return load_1, load_5, load_15
 
 
 # Memory of the host from /proc/meminfo.
