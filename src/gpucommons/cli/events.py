@@ -193,7 +193,7 @@ def _line(event: Document) -> str:
     details = dict(event["details"])
     details.pop("workload_id", None)
     if details.get("owner") in (event["user"], details.get("workload")):
-        del details["owner"]
+        details.pop("owner", None)
     return "  ".join(cell for cell in _cells({**event, "details": details}) if cell)
 
 
