@@ -60,7 +60,7 @@ class RunningAgent:
         """Listeners are open before the first sample; until then /metrics responds with 503."""
         if self.url.startswith("https"):
             return
-        until(lambda: self.get("/metrics")[0] != 503, "a sample is taken", within_s=30)
+        until(lambda: self.get("/metrics")[0] != 503, "a sample is taken")
 
     def rss_kb(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -69,8 +69,8 @@ class RunningAgent:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ends the agent and returns its exit status. An agent that does not end fails the test."""
         self.process.send_signal(number)
-        status = self.process.wait(timeout=10)
-        self.ended.wait(10)
+        status = self.process.wait(timeout=60)
+        self.ended.wait(60)
         return status
 
 
@@ -145,7 +145,7 @@ def running_agent(
     agent = RunningAgent(process)
     threading.Thread(target=agent.follow, daemon=True).start()
     try:
-        assert agent.ready.wait(60), "the agent did not start"
+        assert agent.ready.wait(120), "the agent did not start"
         assert agent.url, "\n".join(agent.lines)
         agent.wait_for_the_first_sample()
         yield agent

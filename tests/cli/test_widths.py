@@ -187,6 +187,7 @@ def test_a_line_of_an_event_has_names_and_no_ids(agent: RunningAgent) -> None:
     assert lines
     assert not [line for line in lines if "workload_id=" in line or "owner=alice" in line]
     assert all("workload_id=" in row["details"] for row in csv_of(agent, *seen))
+    assert "gpu.lost" in command("events", "--connect", agent.url).stdout, "an event of no user and no owner"
 
 
 def test_what_is_empty_says_so_in_a_terminal(agent: RunningAgent) -> None:
