@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Bytecode is kept: without it each of hundreds of processes compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # In the order of the files: otherwise files with one long test come last, and the other processes wait for them.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 10
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --durations 10 --numprocesses
 
 # Newer than every module if the bytecode of all of them is there, and Hypothesis's table of characters.
 COMPILED := .pytest_cache/compiled/.tests
@@ -24,15 +24,15 @@ demo: $(VENV)/.ready
 
 # The short tier: lint, types, every pure test and one real run of each capability. The same examples in each run.
 test: checks
-	$(PYTEST) -m "not long"
+	$(PYTEST) 4 -m "not long"
 
-# Both tiers, with a random search of every property. What failed runs once more, alone: a machine that stalls for seconds
-# disturbs tests with real processes and clocks.
+# Both tiers, with a random search of every property; in the long one more tests have real processes and clocks, and fewer
+# run at once. What failed runs once more, alone: a machine that stalls for seconds disturbs such tests.
 test-all: checks
 	@rm -f .pytest_cache/v/cache/lastfailed
 	@failed=0; \
-	$(PYTEST) -m "not long" || failed=1; \
-	TEST_RANDOM=1 $(PYTEST) -m "long or hypothesis" || failed=1; \
+	$(PYTEST) 4 -m "not long" || failed=1; \
+	TEST_RANDOM=1 $(PYTEST) 3 -m "long or hypothesis" || failed=1; \
 	if [ $$failed = 1 ]; then \
 	  echo "running the failed tests a second time, one at a time; a test that passes now depends on the load: mend it"; \
 	  TEST_RANDOM=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; \
@@ -99,7 +99,7 @@ SECONDS ?= 30
 MUTANT_SECONDS ?= 300
 torture: $(VENV)/.ready-test
 	@scripts/install-test-programs
-	TEST_RANDOM=1 TEST_EXAMPLES=400 $(PYTEST) -m hypothesis
+	TEST_RANDOM=1 TEST_EXAMPLES=400 $(PYTEST) 4 -m hypothesis
 	PYTHONPATH=src:tests $(BIN)/python -m adversary.torture $(SECONDS)
 	PYTHONPATH=src:tests $(BIN)/python -m adversary.mutants $(MUTANT_SECONDS)
 
