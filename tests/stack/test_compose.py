@@ -14,9 +14,8 @@ from gpucommons.base.address import parse_unix_address
 from gpucommons.config.runtime_directory import served_socket
 from gpucommons.config.stack import StackSettings
 from gpucommons.stack.check import StackError
-from gpucommons.stack.compose import ComposeEngine
+from gpucommons.stack.compose import ComposeEngine, choose_engine
 from gpucommons.stack.compose_file import ComposeHost, compose_file
-from gpucommons.stack.engine import choose
 from gpucommons.stack.prometheus import Layout
 from gpucommons.stack.render import ensure_password, to_yaml
 from needs import needs_program
@@ -118,13 +117,13 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
 
 def test_compose_is_chosen_if_docker_answers(notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose("auto") == "compose"
-    assert choose("local") == "local"
+    assert choose_engine("auto") == "compose"
+    assert choose_engine("local") == "local"
     monkeypatch.setenv("DOCKER_ANSWERS", "1")
-    assert choose("auto") == "local"
+    assert choose_engine("auto") == "local"
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert choose("auto") == "local"
-    assert choose("compose") == "compose", "a set engine is used"
+    assert choose_engine("auto") == "local"
+    assert choose_engine("compose") == "compose", "a set engine is used"
 
 
 def test_only_the_logs_of_docker_are_output(

@@ -20,8 +20,7 @@ from gpucommons.cli.text_table import state_colour
 from gpucommons.config.stack import StackSettings
 from gpucommons.faces.documents.values import Json, indent
 from gpucommons.stack.check import ConfigProblem, StackError
-from gpucommons.stack.compose import ComposeEngine
-from gpucommons.stack.engine import choose
+from gpucommons.stack.compose import ComposeEngine, choose_engine
 from gpucommons.stack.health import ServiceHealth, healthy
 from gpucommons.stack.local import LocalEngine
 from gpucommons.stack.prometheus import Layout, default_root
@@ -75,7 +74,7 @@ def _stack(
     settings = load_settings(config, flags).settings.stack
     try:
         stack = Stack(settings, Layout(stack_root(settings)), settings.node or socket.gethostname(), say, port_owner)
-        yield ComposeEngine(stack) if choose(settings.engine) == "compose" else LocalEngine(stack)
+        yield ComposeEngine(stack) if choose_engine(settings.engine) == "compose" else LocalEngine(stack)
     except StackError as error:
         *all_but_last, last = str(error).splitlines()
         for line in all_but_last:

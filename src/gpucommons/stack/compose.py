@@ -9,7 +9,6 @@ from pathlib import Path
 from gpucommons.stack import stack as common
 from gpucommons.stack.check import ConfigProblem, Run, StackError, require_free_ports, run_here, tools_missing
 from gpucommons.stack.compose_file import AGENT_IMAGE, ALERTMANAGER_IMAGE, PROJECT, PROMETHEUS_IMAGE
-from gpucommons.stack.engine import docker_answers
 from gpucommons.stack.health import ServiceHealth, probe
 from gpucommons.stack.render import ensure_password
 from gpucommons.stack.stack import Stack, container_ids
@@ -18,6 +17,25 @@ _INSTALL_DOCKER = "sudo apt install docker.io"
 _START_DOCKER = "sudo systemctl start docker"
 _INSTALL_COMPOSE = "sudo apt install docker-compose   (or docker-compose-plugin from Docker's own repository)"
 _STDOUT, _STDERR = 1, 2
+_DOCKER_TIMEOUT_S = 10.0
+
+
+def choose_engine(setting: str) -> str:
+    """The engine that is set; for auto, compose if Docker answers, else local."""
+    if setting != "auto":
+        return setting
+    return "compose" if _docker_answers() else "local"
+
+
+def _docker_answers() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    command = ["docker", "version", "--format", "{{.Server.Version}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_DOCKER_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 class ComposeEngine:
@@ -88,7 +106,7 @@ class ComposeEngine:
 
     def _compose(self) -> list[str]:
         _require_docker()
-        if not docker_answers():
+        if not _docker_answers():
             raise StackError(f"Docker does not answer; start it with: {_START_DOCKER}; or use --engine local")
         plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
         if plugin.returncode == 0:
