@@ -9,7 +9,9 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from gpucommons.cli.output import Line
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -51,3 +53,12 @@ def in_terminal(
 
 def without_escapes(text: str) -> str:
     return _ESCAPE.sub("", text)
+
+
+def text_of(line: Line) -> str:
+    """A line of a command's table, without its colours."""
+    return "".join(span.text for span in line)
+
+
+def texts_of(lines: Iterable[Line]) -> list[str]:
+    return [text_of(line) for line in lines]

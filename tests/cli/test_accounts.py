@@ -36,6 +36,7 @@ from gpucommons.model.workloads import Container
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 from ledger.builders import ALICE, BOB, GPU, MIG, batch, moment
+from terminal import text_of, texts_of
 
 HOSTILE = Account("user", "eve|\n\x1b[31m,\"'", user="eve|\n\x1b[31m,\"'", group="lab")
 
@@ -80,7 +81,7 @@ def rendered_allocations(snapshot: Snapshot, user: str | None, format: Format) -
     found = allocations["allocations"], slots["slots"], user
     if format is not Format.TABLE:
         return render(*found, format)
-    return "\n".join("".join(span.text for span in line) for line in table_lines(*found, None))
+    return "\n".join(texts_of(table_lines(*found, None)))
 
 
 def allocated(*containers: Container, **more: Any) -> Snapshot:
@@ -217,7 +218,7 @@ def test_costs_in_every_format(priced: tuple[str, str], capsys: pytest.CaptureFi
     assert "without a price: 1.00 h" in text
     (period,) = json.loads(run(capsys, "report", "--json", *priced))["accounts"].values()
     for by_width in (80, 100):
-        lines = ["".join(span.text for span in line) for line in report_lines(period, by_width)]
+        lines = texts_of(report_lines(period, by_width))
         assert max(map(len, lines)) <= by_width, lines
         assert "COST EUR" in lines[2]
         assert lines[2].split()[:4] == ["USER", "HELD", "ACTIVE", "IDLE"]
@@ -352,7 +353,8 @@ def test_events_are_followed(log: Path) -> None:
 
 def test_a_table_escapes_names() -> None:
     grid = TextTable(("name", "n"), [("a|b\\", "1"), ("=1+1", "20")], ("total", "21"), frozenset({1}))
-    assert grid.as_table() == "NAME    N\na|b\\    1\n=1+1   20\n-----  --\ntotal  21\n"
+    lines = texts_of(grid.fit(None))
+    assert lines == ["NAME    N", "a|b\\    1", "=1+1   20", "-----  --", "total  21"]
     assert grid.as_markdown().splitlines()[2] == "| a\\|b\\\\ | 1 |"
     assert grid.as_csv().splitlines() == ["name,n", "a|b\\,1", "'=1+1,20", "total,21"]
 
@@ -406,6 +408,6 @@ def test_a_mig_device_counts_as_held_and_by_its_part_of_the_gpu(
     period = json.loads(run(capsys, "report", "--since", "2d", "--by", by, "--json"))["accounts"]["2d"]
     (row,) = period[f"{by}s"].values()
     assert (row["held_gpu_hours"], row["gpu_equivalent_hours"]) == (1.0, pytest.approx(3 / 7, abs=1e-6))
-    header = "".join(span.text for span in report_lines(period, 80)[2])
+    header = text_of(report_lines(period, 80)[2])
     assert "HELD" in header.upper()
     assert "EQUIVALENTS" in header.upper()

@@ -19,6 +19,7 @@ from gpucommons.simulation.scenarios import FaultyGpus
 from needs import needs_program
 from played import Played, snapshot_of
 from running import command_process
+from terminal import texts_of
 
 START = 1_700_000_000.0
 
@@ -30,8 +31,7 @@ def document_of(reading: GpuReading | None) -> Any:
 
 
 def table_of(reading: GpuReading) -> list[str]:
-    lines = gpu_lines(document_of(reading)["gpus"], None, None)
-    return ["".join(span.text for span in line) for line in lines]
+    return texts_of(gpu_lines(document_of(reading)["gpus"], None, None))
 
 
 def test_with_a_driver(tmp_path: Path) -> None:

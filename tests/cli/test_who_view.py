@@ -20,6 +20,7 @@ from gpucommons.owners.attribute import Attributor
 from gpucommons.owners.process_identity import IdentityTable
 from gpucommons.owners.workload import Surroundings
 from gpucommons.rules.privacy import redact
+from terminal import texts_of
 from unhurried import costly
 
 IN_POD = f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{C}.scope"
@@ -47,7 +48,7 @@ def taken(identities: IdentityTable = IDENTITIES) -> Snapshot:
 
 def shown(snapshot: Snapshot, **parameters: str) -> str:
     lines = who_lines(api_document(snapshot, "who", parameters)["who"], api_document(snapshot, "gpus")["gpus"], None)
-    return "".join("".join(span.text for span in line) + "\n" for line in lines)
+    return "".join(f"{line}\n" for line in texts_of(lines))
 
 
 def explained(snapshot: Snapshot, pid: int) -> str:
@@ -85,7 +86,7 @@ def test_parked_programs_are_below_and_fit_the_terminal() -> None:
     }
     turns = {"parking": {"programs": {"k": one}, "arrivals": {}}}
     who, gpus = api_document(snapshot, "who")["who"], api_document(snapshot, "gpus")["gpus"]
-    lines = ["".join(span.text for span in line) for line in who_lines(who, gpus, 80, turns)]
+    lines = texts_of(who_lines(who, gpus, 80, turns))
     assert max(map(len, lines)) <= 80
     assert lines[lines.index("parked") + 1].startswith("  emeka · jupyter-kernel (pid 4259): parked, 29.0 GiB")
 

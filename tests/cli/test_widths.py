@@ -18,12 +18,11 @@ import pytest
 from gpucommons.cli.gpus_view import slot_owners
 from gpucommons.cli.lease_view import queue_lines
 from gpucommons.cli.main import main
-from gpucommons.cli.output import Line
 from gpucommons.cli.text_table import TextTable, shorten, wrap_lines
 from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU
 from running import RunningAgent, command, running_agent
-from terminal import in_terminal, without_escapes
+from terminal import in_terminal, text_of, texts_of, without_escapes
 from tiers import in_long_tier
 from waiting import until
 
@@ -200,24 +199,20 @@ def test_sentences_that_do_not_fit_stand_below_their_rows() -> None:
     why = "GPU 3 is held by emeka, idle for 2 min; 16 more that fit are in use"
     rows = [("1", "dana", why), ("2", "bob", "")]
     table = TextTable(("place", "user", "why"), rows, sentence="why")
-    assert [texts(line) for line in table.fit(40)] == [
+    assert texts_of(table.fit(40)) == [
         "PLACE  USER",
         "1      dana",
         "    GPU 3 is held by emeka, idle for 2",
         "        min; 16 more that fit are in use",
         "2      bob",
     ]
-    assert texts(table.fit(120)[1]).endswith(why)
+    assert text_of(table.fit(120)[1]).endswith(why)
 
 
 def test_a_folded_uuid_leaves_no_gap() -> None:
     rows = [("7.5", "MIG-3be4c78b-b4ae-3dd3-447e-604605f9eb87", "1g.18gb")]
     table = TextTable(("slot", "uuid", "profile"), rows, shortest={"uuid": 13})
-    assert texts(table.fit(50)[1]) == "7.5   MIG-3be4c78b…  1g.18gb"
-
-
-def texts(line: Line) -> str:
-    return "".join(span.text for span in line)
+    assert text_of(table.fit(50)[1]) == "7.5   MIG-3be4c78b…  1g.18gb"
 
 
 @pytest.mark.parametrize(
@@ -242,14 +237,14 @@ def test_columns_are_shortened_then_left_out() -> None:
         shortest={"name": 8},
         left_out=("note",),
     )
-    shown = ["".join(span.text for span in line) for line in table.fit(20)]
+    shown = texts_of(table.fit(20))
     assert shown == ["NAME        N  NOTE", f"{'a' * 8}…   1  spare", "b          22"]
-    assert ["".join(span.text for span in line) for line in table.fit(12)] == [
+    assert texts_of(table.fit(12)) == [
         "NAME       N",
         "aaaaaaa…   1",
         "b         22",
     ]
-    assert table.lines()[1] == f"{'a' * 30}   1  spare", "in full without a terminal"
+    assert text_of(table.fit(None)[1]) == f"{'a' * 30}   1  spare", "in full without a terminal"
 
 
 def test_hashes_are_folded_before_text_is_left_out() -> None:
@@ -292,12 +287,12 @@ def test_queue_and_scheduler_status_fit_the_terminal(agent: RunningAgent, column
             }
         },
     }
-    shown = ["".join(span.text for span in line) for line in queue_lines(queue, 100.0, columns)]
+    shown = texts_of(queue_lines(queue, 100.0, columns))
     assert max(map(len, shown)) <= columns
     assert any("EXPECTED" in line for line in shown)
     assert "two of them are reserved from tomorrow on" in " ".join(" ".join(shown).split()), "the reason is not cut"
     assert "13 min" in "\n".join(shown)
-    in_full = ["".join(span.text for span in line) for line in queue_lines(queue, 100.0, None)]
+    in_full = texts_of(queue_lines(queue, 100.0, None))
     assert "from tomorrow on" in in_full[4]
     assert "  in 2 h  " in in_full[1], "the lease ends"
 

@@ -16,6 +16,7 @@ from gpucommons.simulation.lab_gpus import LabGpus
 from gpucommons.simulation.scenarios import HOT_GPU, LOST_GPU, XID_GPU, FaultyGpus
 from parsing import parsed
 from played import Played, snapshot_of
+from terminal import texts_of
 
 START = 1.76e9
 
@@ -49,7 +50,7 @@ def in_the_metrics(snapshot: Snapshot) -> Healths:
 
 def in_the_table(gpus: Mapping[str, Any]) -> Healths:
     found: Healths = {}
-    for line in ("".join(span.text for span in each) for each in list(gpu_lines(gpus, None, None))[1:-1]):
+    for line in texts_of(gpu_lines(gpus, None, None))[1:-1]:
         if line[0].isdigit():
             level, *reasons = line.rstrip().split("  ")[-1].split(", ")
             found[int(line.split()[0])] = level, set(reasons)

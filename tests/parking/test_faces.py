@@ -3,7 +3,6 @@
 from typing import Any
 
 from demo_node import DemoNode
-from gpucommons.cli.output import Line
 from gpucommons.cli.parking import is_done, live_line, order_document, outcome, outcome_line, table_lines
 from gpucommons.cli.scheduler_view import explanations, kept_lines, room_lines, status_lines
 from gpucommons.cli.top_rows import turn_rows
@@ -26,6 +25,7 @@ from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.viewer import Viewer
 from gpucommons.rules.privacy import redact_sharing
 from parsing import parsed
+from terminal import texts_of
 
 GIB = 1 << 30
 BEFORE = DemoNode().sharing(3.0)._replace(parking=None)
@@ -111,17 +111,13 @@ def test_status_explain_and_top_show_it() -> None:
     assert row.cells[2].startswith("parked: 40")
 
 
-def text(line: Line) -> str:
-    return "".join(span.text for span in line)
-
-
 def test_the_table_and_the_line_of_progress() -> None:
     parking = TURNS["parking"]
-    header, first, second = (text(line) for line in table_lines(parking, 3700.0, None))
+    header, first, second = texts_of(table_lines(parking, 3700.0, None))
     assert "HOST RAM" in header
     assert f"{NAME}  parked" in first
     assert "6.0 GiB of 10.0 GiB, 3.0 GiB/s, about 1 s left" in second
-    assert [text(line) for line in table_lines({**parking, "programs": {}}, 0.0, None)] == ["no program is parked"]
+    assert texts_of(table_lines({**parking, "programs": {}}, 0.0, None)) == ["no program is parked"]
     assert "waking 6.0 GiB" in live_line(parking["programs"])
     assert is_done("park", parking["programs"][PARKED.key])
     assert not is_done("wake", parking["programs"][PARKED.key])

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gpucommons.rules.health import Cause, codes_with, xid_meaning
+from gpucommons.rules.health import Cause, xid_meaning
 from gpucommons.stack import rules
 
 RULES = Path(next(iter(rules.__path__))) / "gpucommons.yml"
@@ -14,6 +14,10 @@ def codes_of(alert: str) -> set[int]:
     found = re.search(r'xid=~"([\d|]+)"', block)
     assert found
     return {int(code) for code in found[1].split("|")}
+
+
+def codes_with(cause: Cause) -> set[int]:
+    return {code for code in range(1000) if xid_meaning(code).cause is cause}
 
 
 def test_program_and_hardware_are_distinguished() -> None:

@@ -61,7 +61,7 @@ class Parts:
         self.scenario = scenario if lab is None else lab.scenario
         self.gpm = _gpm_access(settings, scenario)
         self.accounts = Accounts(settings, name)
-        self.sharing = _sharing(settings, scenario, lab, self.gpm, starts)
+        self.sharing = _sharing(settings, lab, self.gpm, starts)
         self.enforcing = _enforcing(settings, scenario, self.sharing)
         self.leasing = self._leasing(settings, lab)
         self.idle = self._idle(settings, name)
@@ -109,11 +109,7 @@ def _shared_lab(settings: Settings, scenario: Scenario | None) -> "SharedLab | N
 
 
 def _sharing(
-    settings: Settings,
-    scenario: Scenario | None,
-    lab: "SharedLab | None",
-    gpm: "GpmAccess | None",
-    starts: "ProcessStarts | None",
+    settings: Settings, lab: "SharedLab | None", gpm: "GpmAccess | None", starts: "ProcessStarts | None"
 ) -> "Sharing | None":
     if lab is None and gpm is None:
         return None

@@ -136,10 +136,6 @@ ParkTarget = Annotated[
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once; the agent goes on.")]
 
 
-def read_parking(config: Path | None, socket_path: str | None) -> Any:
-    return _parking_of(send(config, socket_path, {"command": "status"}))
-
-
 def _parking_of(turns: Document) -> Any:
     parking = turns["parking"]
     if parking is None:
@@ -176,7 +172,7 @@ def _follow(
     """The last event of each program, by key, once all have one or are gone."""
     began: set[str] = set()
     while True:
-        parking = read_parking(config, socket_path)
+        parking = _parking_of(send(config, socket_path, {"command": "status"}))
         programs = {key: parking["programs"][key] for key in keys if key in parking["programs"]}
         began |= programs.keys()
         events = {key: event for key in keys if (event := outcome(parking, key, begun_s)) is not None}

@@ -73,13 +73,6 @@ class TextTable:
     states: Sequence[str] = ()
     sentence: str = ""
 
-    def as_table(self) -> Printable:
-        return printable_lines(self.lines())
-
-    def lines(self) -> list[str]:
-        """Every column in full."""
-        return ["".join(span.text for span in line) for line in self.fit(None)]
-
     def fit(self, width: int | None) -> list[Line]:
         """The table for a terminal of this width; in full where there is none."""
         rows: list[list[str]] = [[printable(cell) for cell in row] for row in self.rows]

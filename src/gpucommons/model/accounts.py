@@ -91,10 +91,6 @@ class SlotTime(NamedTuple):
     free_ns: int = 0
     unknown_ns: int = 0
 
-    @property
-    def elapsed_ns(self) -> int:
-        return self.held_ns + self.free_ns + self.unknown_ns
-
     def plus(self, other: Self) -> "SlotTime":
         return SlotTime(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 

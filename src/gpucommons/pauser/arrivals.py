@@ -184,7 +184,7 @@ class ArrivalWatch:
     def _add_all(self, opens: "_DeviceEvents") -> None:
         opens.add(self._files_in(self._directory))
         namespaces = set()
-        for pid in self._pids():
+        for pid in _pids(self._procfs):
             with suppress(OSError):
                 namespace = os.stat(self._procfs / str(pid) / "ns" / "mnt").st_ino
                 if namespace not in namespaces:
@@ -247,7 +247,7 @@ class ArrivalWatch:
 
     def _gpu_of(self, key: ProcessKey) -> str | None:
         """The GPU that it is about to use; empty: not known yet; None: programs on that one are not held."""
-        terms, opened = self._terms, self._find_opened(key.pid)
+        terms, opened = self._terms, opened_files(key.pid, self._directory, self._procfs)
         if terms is None or opened is None:
             return None
         if not opened.gpus or not self._has_cuda(key.pid, opened):
@@ -269,12 +269,12 @@ class ArrivalWatch:
         """The processes that have a GPU open, the youngest first, as far as the time allows."""
         until_s = time.monotonic() + within_s
         terms = self._terms
-        for pid in self._pids():
+        for pid in _pids(self._procfs):
             if time.monotonic() >= until_s:
                 return
             if pid in self._own or terms is None:
                 continue
-            opened = self._find_opened(pid)
+            opened = opened_files(pid, self._directory, self._procfs)
             if opened is None or not (opened.control or opened.gpus):
                 continue
             with suppress(OSError, ValueError, IndexError):
@@ -293,12 +293,6 @@ class ArrivalWatch:
     def _owner(self, pid: int) -> str:
         """All uids of a user's namespace are one owner."""
         return owner_of(self._uid(pid), look_at(pid))
-
-    def _pids(self) -> list[int]:
-        return _pids(self._procfs)
-
-    def _find_opened(self, pid: int) -> Opened | None:
-        return opened_files(pid, self._directory, self._procfs)
 
     def _has_cuda(self, pid: int, opened: Opened) -> bool:
         """Whether a process that has a GPU's files open uses CUDA, or only NVML. NVML opens the same files, maps the

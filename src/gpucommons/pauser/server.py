@@ -128,9 +128,6 @@ class _Answer:
             self._sent = True
         self._session.send(Reply(self._number, result.failure, result.duration_s, result.state))
 
-    def send_early(self, failed: Failure) -> None:
-        self.send(Result(failed))
-
 
 class Server:
     """Start it with `open`; then `serve` one connection, or `listen` for them."""
@@ -310,7 +307,7 @@ class Server:
         answer = _Answer(session, request.number)
 
         def call() -> None:
-            answer.send(_perform(pauses, session.number, request, until_s, answer.send_early))
+            answer.send(_perform(pauses, session.number, request, until_s, lambda failed: answer.send(Result(failed))))
 
         threads = self._resuming if request.operation is Operation.UNLOCK else self._pausing
         if not threads.submit(call):

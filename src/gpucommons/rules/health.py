@@ -75,10 +75,6 @@ def xid_meaning(code: int) -> XidMeaning:
     return _MEANINGS.get(code) or XidMeaning("error that the driver's documentation explains", Cause.UNCLEAR, _WATCH)
 
 
-def codes_with(cause: Cause) -> frozenset[int]:
-    return frozenset(code for code, meaning in _MEANINGS.items() if meaning.cause is cause)
-
-
 # The health of a GPU: its level, and each reason with a sentence. The page, top, gpus and metrics all use it. Pure.
 
 # Closer than this to the temperature at which the driver slows the GPU down counts as hot.

@@ -143,10 +143,6 @@ def _waited_s(job: JobUsage) -> float | None:
     return None if job.figures is None or job.figures.waited_ms is None else job.figures.waited_ms / 1000
 
 
-def _ran_s(job: JobUsage) -> float | None:
-    return None if job.figures is None else job.figures.last_s - job.figures.first_s
-
-
 def _busy_ratio(outcome: JobOutcome) -> float | None:
     return None if outcome.idle_ratio is None else 1 - outcome.idle_ratio
 

@@ -325,10 +325,7 @@ class _Planner:
         now_s = self._now_s
         if seat.after_reservations(request, now_s) > now_s:
             return False
-        return seat.kept_from_s == _NEVER or now_s + self._expected_s(request) <= seat.kept_from_s
-
-    def _expected_s(self, request: LeaseRequest) -> float:
-        return self._board.durations.expected_s(request)
+        return seat.kept_from_s == _NEVER or now_s + self._board.durations.expected_s(request) <= seat.kept_from_s
 
     def _cause(self, request: LeaseRequest, open_seats: list[_Seat]) -> WaitCause:
         if len(open_seats) < request.gpus:
@@ -391,7 +388,7 @@ class _Planner:
         lease = Lease(request, tuple(seat.slot.uuid for seat in chosen), sum(s.slot.gpus for s in chosen), self._now_s)
         self._grants.append(lease)
         self._hold(request, lease.gpus)
-        end_s = self._now_s + self._expected_s(request)
+        end_s = self._now_s + self._board.durations.expected_s(request)
         for seat in chosen:
             seat.leases.append(request)
             seat.ready_s = max(seat.ready_s, end_s)
@@ -423,7 +420,7 @@ class _Planner:
         for *_, number in starts:
             seat = self._seats[number]
             if is_known:
-                seat.ready_s = max(seat.ready_s, start_s + self._expected_s(request))
+                seat.ready_s = max(seat.ready_s, start_s + self._board.durations.expected_s(request))
                 seat.is_guess |= is_guess or self._board.durations.is_guess(request)
             if cause is not WaitCause.EARLIER:
                 seat.kept_from_s = min(seat.kept_from_s, self._kept_from_s(request, start_s))

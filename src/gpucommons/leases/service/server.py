@@ -68,7 +68,7 @@ class LeaseServer:
         self._path = path
         self.service = service
         self._access = access
-        self.lines = LineServer("the lease socket", _LIMITS, self._converse, _refusal)
+        self.lines = LineServer("the lease socket", _LIMITS, self._converse, lambda reason: encode_line(_error(reason)))
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -163,10 +163,6 @@ class LeaseServer:
 
 def _error(text: str) -> Line:
     return {"event": "error", "error": text}
-
-
-def _refusal(reason: str) -> bytes:
-    return encode_line(_error(reason))
 
 
 def _send(connection: LineConnection, line: Line) -> None:

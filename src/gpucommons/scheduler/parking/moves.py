@@ -96,9 +96,6 @@ class ParkLog:
         )
         log.info("parking: %s: %s: %s", kind, program.name, sentence)
 
-    def add_event(self, event: ParkEvent) -> None:
-        self.events.append(event)
-
 
 def _gib(amount: int) -> str:
     return f"{amount / (1 << 30):.1f} GiB"

@@ -234,7 +234,7 @@ class Newcomers:
             return
         self.waited += 1
         self.waited_s += reading.waited_s
-        self._log.add_event(
+        self._log.events.append(
             ParkEvent(
                 f"{time.time():.3f}/waited/{reading.key}",
                 "waited",

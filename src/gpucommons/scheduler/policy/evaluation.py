@@ -197,7 +197,7 @@ class _Reservation:
         self._gpu = gpu
         self._front = front
         self._reason = reason
-        leaving = in_the_way(terms, gpu, front, reason, now)
+        leaving = in_the_way(gpu, front, reason, now)
         self._due_s = room_due_s(terms, leaving, front, reason, now) if leaving else NEVER
         self._remaining = [c for c in _switched_clients(gpu) if c.turn.drop_s is None and c not in leaving]
         self._by_activity = has_activity(terms, gpu, now)
@@ -220,7 +220,7 @@ class _Reservation:
         return not self._by_activity or sum(_solo_sm(gpu, member) for member in together) <= _light(gpu)
 
 
-def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
+def in_the_way(gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
     """The turns that must end before `front` fits, without those that were dropped already: of the owners that have had
     most. If its own owner has a turn, that one ends before the turns of other owners."""
     staying = [client for client in _switched_clients(gpu) if client.turn.drop_s is None]
@@ -388,7 +388,7 @@ class Evaluation:
         )
         gpu.next_client = next_client(self._terms, gpu)
 
-    def becomes_first(self, gpu: GpuQueue, client: Client, now: float) -> bool:
+    def becomes_first(self, gpu: GpuQueue, now: float) -> bool:
         """The next client after an exclusive turn: sets when that may have to end. False if it may already."""
         due_s = next(iter(gpu.turns.running.values())).turn.begun_s + self._terms.shortest_quantum_s
         if due_s <= now:
@@ -528,7 +528,7 @@ class Evaluation:
         by_activity = reason is WaitReason.DEMAND or reason is WaitReason.SOLO
         again_s = gpu.phases.busy_until_s if by_activity and not gpu.phases.metered else NEVER
         set_front(gpu, front)
-        victims = in_the_way(self._terms, gpu, front, reason, now)
+        victims = in_the_way(gpu, front, reason, now)
         if not victims:
             return again_s
         due_s = room_due_s(self._terms, victims, front, reason, now)

@@ -142,7 +142,7 @@ class Policy:
             and client.quota.bucket is None
         ):
             self._transitions.enqueue_unlimited(gpu, client, now)
-            if gpu.order.first_waiting() is not client or self._evaluation.becomes_first(gpu, client, now):
+            if gpu.order.first_waiting() is not client or self._evaluation.becomes_first(gpu, now):
                 # It queues, and nothing else changes.
                 return ()
             return self._evaluation.advance((gpu,), now)

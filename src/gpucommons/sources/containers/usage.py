@@ -38,11 +38,10 @@ class ContainerUsageReader:
                 except OSError:
                     continue
                 if id in cgroup:
-                    usages[id] = self._usage(container, cgroup_directories(cgroup))
+                    usages[id] = ContainerUsage(
+                        container.name, container.runtime, *cgroup_usage(self._cgroupfs, cgroup_directories(cgroup))
+                    )
         return ContainerUsageReading(usages)
-
-    def _usage(self, container: Container, directories: Mapping[str, str]) -> ContainerUsage:
-        return ContainerUsage(container.name, container.runtime, *cgroup_usage(self._cgroupfs, directories))
 
 
 class _CgroupFiles:
