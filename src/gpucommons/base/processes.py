@@ -1,5 +1,5 @@
-"""Processes in /proc: the line that identifies one, the boot that its pid belongs to, the owner of a port,
-and whether users see each other's processes.
+"""Processes in /proc: the line that identifies one, files of any length, the boot that its pid belongs to, the owner
+of a port, and whether users see each other's processes.
 
 A process is its pid and its start time, within one boot.
 """
@@ -20,6 +20,7 @@ _SESSION: Final = 3
 _USER_TICKS: Final = 11
 _SYSTEM_TICKS: Final = 12
 _START_TICKS: Final = 19
+_PART_BYTES: Final = 64 * 1024
 
 
 def start_ticks(stat: bytes) -> int:
@@ -50,6 +51,26 @@ def state_letter(stat: bytes) -> str:
 def _fields(stat: bytes) -> list[bytes]:
     """The fields after the name in parentheses, which may contain anything."""
     return stat[stat.rindex(b")") + 2 :].split()
+
+
+# Files of a process whose length that process chooses: its command line, environment and maps.
+
+# A process may place its arguments anywhere in its memory (PR_SET_MM_MAP), so that they have gigabytes.
+MAX_COMMAND_BYTES: Final = 4096
+# More than the arguments and the environment of any program that was started without such a trick.
+MAX_ARGUMENTS_BYTES: Final = 2 << 20
+# 65,530 mappings, the kernel's limit, usually have 6 MB. Long paths make more of them.
+MAX_MAPS_BYTES: Final = 16 << 20
+
+
+def read_beginning(path: Path, max_bytes: int) -> bytes:
+    """At most so many bytes of the file. Raises OSError."""
+    with path.open("rb", buffering=0) as file:
+        parts: list[bytes] = []
+        while max_bytes > 0 and (part := file.read(min(max_bytes, _PART_BYTES))):
+            parts.append(part)
+            max_bytes -= len(part)
+    return b"".join(parts)
 
 
 # The kernel's id of this boot. Pids and start times of processes identify them within one boot only.

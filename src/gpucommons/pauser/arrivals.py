@@ -16,6 +16,7 @@ the thread sleeps.
 import ctypes
 import errno
 import os
+import re
 import select
 import socket
 import struct
@@ -59,6 +60,7 @@ _UVM: Final = "nvidia-uvm"
 _GPU: Final = "nvidia"
 _CUDA_LIBRARY: Final = b"/libcuda.so"
 _NVML_LIBRARY: Final = b"/libnvidia-ml.so"
+_VISIBLE_DEVICES: Final = re.compile(rb"(?:\A|\0)CUDA_VISIBLE_DEVICES=([^\0]*)")
 # NVML opens that of unified memory so often; a context opens it twice more.
 _NVML_UVM_FILES: Final = 2
 # A thread that CUDA starts with a context, shortly before it is ready.
@@ -252,16 +254,8 @@ class ArrivalWatch:
             return None
         if not opened.gpus or not self._has_cuda(key.pid, opened):
             return ""
-        number = choose_gpu(opened.gpus, self._visible_devices(key.pid), terms.gpus)
+        number = choose_gpu(opened.gpus, visible_devices(key.pid, self._procfs), terms.gpus)
         return terms.gpus[number] if number is not None and number in terms.short else None
-
-    def _visible_devices(self, pid: int) -> str | None:
-        try:
-            variables = (self._procfs / str(pid) / "environ").read_bytes().split(b"\0")
-        except OSError:
-            return None
-        values = (row.partition(b"=")[2] for row in variables if row.startswith(b"CUDA_VISIBLE_DEVICES="))
-        return next((value.decode(errors="replace") for value in values), None)
 
     # -- processes
 
@@ -299,7 +293,7 @@ class ArrivalWatch:
         library of CUDA (r580), and the driver locks its process, too: nvidia-smi and other monitors need no room, and
         are not to be held. A program that uses both is known by the beginning of its context."""
         try:
-            maps = (self._procfs / str(pid) / "maps").read_bytes()
+            maps = processes.read_beginning(self._procfs / str(pid) / "maps", processes.MAX_MAPS_BYTES)
         except OSError:
             return True
         if _CUDA_LIBRARY not in maps:
@@ -319,19 +313,32 @@ class ArrivalWatch:
         """Whether it runs what its parent runs: then it has its open files, and cannot use CUDA. A program that is
         executed has none of these files."""
         try:
-            return self._command(pid) == self._command(parent)
+            return executed(pid, self._procfs) == executed(parent, self._procfs)
         except OSError:
             return True
-
-    def _command(self, pid: int) -> tuple[str, bytes]:
-        directory = self._procfs / str(pid)
-        return os.readlink(directory / "exe"), (directory / "cmdline").read_bytes()
 
     def _parent(self, pid: int) -> int | None:
         try:
             return processes.parent_pid((self._procfs / str(pid) / "stat").read_bytes())
         except (OSError, ValueError, IndexError):
             return None
+
+
+def visible_devices(pid: int, procfs: Path) -> str | None:
+    """CUDA_VISIBLE_DEVICES of a process; None where it is not set, or cannot be seen."""
+    try:
+        variables = processes.read_beginning(procfs / str(pid) / "environ", processes.MAX_ARGUMENTS_BYTES)
+    except OSError:
+        return None
+    found = _VISIBLE_DEVICES.search(variables)
+    return None if found is None else found[1].decode(errors="replace")
+
+
+def executed(pid: int, procfs: Path) -> tuple[str, bytes]:
+    """Its program, and the beginning of its command line. Raises OSError."""
+    directory = procfs / str(pid)
+    arguments = processes.read_beginning(directory / "cmdline", processes.MAX_ARGUMENTS_BYTES)
+    return os.readlink(directory / "exe"), arguments
 
 
 def opened_files(pid: int, device_files: Path, procfs: Path) -> Opened | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.processes import MAX_MAPS_BYTES, read_beginning
 from gpucommons.pauser.backend import Code, Failure, State, failure
 
 LIBRARY: Final = "libcuda.so.1"
@@ -66,7 +67,7 @@ def _shares_memory(pid: int) -> bool:
     driver. Driver r580 moves such memory to the host, and the restore of the second process fails with error 1 for
     good; r610 is said to do it."""
     try:
-        return _SHARED_MEMORY in Path(f"/proc/{pid}/maps").read_bytes()
+        return _SHARED_MEMORY in read_beginning(Path(f"/proc/{pid}/maps"), MAX_MAPS_BYTES)
     except OSError:
         # It has ended. What may be moved may be read.
         return False

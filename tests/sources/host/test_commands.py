@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpucommons.base.processes import start_ticks
+from gpucommons.base.processes import MAX_COMMAND_BYTES, start_ticks
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.sources.host.process_details import MAX_COMMAND_BYTES, CommandReader
+from gpucommons.sources.host.process_details import CommandReader
 from waiting import until
 
 READER = CommandReader(Path("/proc"))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from gpucommons.base.processes import cpu_ticks, session_id
+from gpucommons.base.processes import MAX_COMMAND_BYTES, cpu_ticks, read_beginning, session_id
 from gpucommons.base.text import parse_decimal
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
@@ -159,9 +159,8 @@ def newcomer_facts(pid: int, procfs: Path = _PROC) -> NewcomerFacts:
     directory = procfs / str(pid)
     try:
         uid = os.stat(directory).st_uid
-        command_line = tuple(
-            part.decode(errors="replace") for part in (directory / "cmdline").read_bytes().split(b"\0") if part
-        )
+        arguments = read_beginning(directory / "cmdline", MAX_COMMAND_BYTES).split(b"\0")
+        command_line = tuple(part.decode(errors="replace") for part in arguments if part)
         name = (directory / "comm").read_text(errors="replace").strip()
     except OSError:
         return NewcomerFacts(None, (), "", frozenset())

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gpucommons.base.cgroup_paths import trim_to_root_named
-from gpucommons.base.processes import ancestors_from, session_id, start_ticks
+from gpucommons.base.processes import MAX_COMMAND_BYTES, ancestors_from, session_id, start_ticks
 from gpucommons.base.text import parse_decimal
 from gpucommons.base.user_namespace import user_namespace
 from gpucommons.model.ownership import Reason
@@ -134,8 +134,7 @@ def _holds_gpu(process: int) -> bool | None:
 
 # The name and the command line of a process from procfs. Never raises.
 
-# A command line may have megabytes. What names a program is at its beginning.
-MAX_COMMAND_BYTES = 4096
+# What names a program is at the beginning of its command line.
 _NAME_BYTES = 64
 
 
