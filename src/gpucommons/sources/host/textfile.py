@@ -4,7 +4,7 @@ A file that cannot be read or is not valid costs its own metrics and is reported
 node_exporter, a sample with a time stamp makes its file invalid: a stale value would look fresh.
 
 Other users may be allowed to write into the directory, and the agent may be root: a link is followed only if root or
-the agent's user has made it.
+the agent's user has made it, and what each of the others may have read is limited.
 """
 
 import errno
@@ -14,12 +14,17 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpucommons.model.host import Labels, TextFamily, TextFilesReading, TextSample
 
 _MAX_FILES = 1024
 _MAX_FILE_BYTES = 4 << 20
+# Each series of a family has all labels of the family: their number is the square of what a file says.
+_MAX_LABELS = 64
+_MAX_LINKS = 8
+_MAX_LOGGED = 20
+_RESERVED_LABEL = "__name__"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*')
 _VALUE = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)|nan", re.ASCII | re.IGNORECASE)
@@ -35,10 +40,33 @@ class TextFileError(ValueError):
     """What is wrong with a file, with the number of its line."""
 
 
+class _TooManySeries(TextFileError):
+    """A file has more series than are allowed for its owner."""
+
+
+class _Amount(NamedTuple):
+    files: int = 0
+    bytes: int = 0
+    series: int = 0
+
+    def plus(self, other: "_Amount") -> "_Amount":
+        return _Amount(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def is_within(self, limit: "_Amount") -> bool:
+        return all(mine <= most for mine, most in zip(self, limit, strict=True))
+
+
+# Of one user's files, and of all users' together; root's and those of the agent's user are not limited. Series cost the
+# most: 10,000 take about half a second to parse, and some megabytes.
+_MAX_OF_OWNER: Final = _Amount(128, 1 << 20, 5_000)
+_MAX_OF_OTHERS: Final = _Amount(512, 4 << 20, 10_000)
+
+
 class _Parser:
     """The families of one file. Lines of one family need not be adjacent."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_series: int | None) -> None:
+        self._max_series = max_series
         self._types: dict[str, str] = {}
         self._helps: dict[str, str] = {}
         self._samples: dict[str, list[TextSample]] = {}
@@ -54,6 +82,8 @@ class _Parser:
     def families(self) -> Iterator[TextFamily]:
         """In a family, each series has all labels that any of them has, as in node_exporter."""
         for name, samples in self._samples.items():
+            if len({label for sample in samples for label, _ in sample.labels}) > _MAX_LABELS:
+                raise TextFileError(f"{name[:80]} has more than {_MAX_LABELS} labels")
             yield TextFamily(name, self._types.get(name, "untyped"), self._helps.get(name, ""), _complete(samples))
 
     def _comment(self, text: str) -> None:
@@ -91,6 +121,8 @@ class _Parser:
         key = (name, frozenset(labels))
         if key in self._seen:
             raise TextFileError(f"{name} repeats a series")
+        if self._max_series is not None and len(self._seen) >= self._max_series:
+            raise _TooManySeries(f"more than {self._max_series} series")
         self._seen.add(key)
         self._samples.setdefault(self._family_of(name), []).append(TextSample(name, labels, float(value)))
 
@@ -104,13 +136,15 @@ class _Parser:
         return name
 
 
-def parse_text(text: str) -> tuple[TextFamily, ...]:
+def parse_text(text: str, max_series: int | None = None) -> tuple[TextFamily, ...]:
     """Raises TextFileError. The last line must be complete: a file may be read while it is written."""
     *lines, last = text.split("\n")
-    parser = _Parser()
+    parser = _Parser(max_series)
     for number, line in enumerate(lines, 1):
         try:
             parser.add(line)
+        except _TooManySeries:
+            raise
         except TextFileError as error:
             raise TextFileError(f"line {number}: {error}") from None
     if last:
@@ -124,6 +158,9 @@ def _labels(text: str) -> tuple[Labels, str]:
     while (match := _LABEL.match(text, at)) is not None:
         if match[1] in labels:
             raise TextFileError(f"label {match[1]} twice")
+        if match[1] == _RESERVED_LABEL:
+            # Prometheus would refuse everything that is served together with it.
+            raise TextFileError(f"label {_RESERVED_LABEL} is reserved")
         labels[match[1]] = _unescape(match[2])
         at = match.end()
         if text[at : at + 1] != ",":
@@ -153,12 +190,42 @@ def _complete(samples: list[TextSample]) -> tuple[TextSample, ...]:
 
 
 class _File(NamedTuple):
-    """A file as it was when it was last parsed."""
+    """A file as it was when it was last parsed. `is_refused`: its owner's files have too much, and it is not kept."""
 
     version: tuple[int, int, int]
+    amount: _Amount
     modified_s: int
     families: tuple[TextFamily, ...]
     problem: str
+    is_refused: bool = False
+
+
+class _Allowance:
+    """What the files of others may still have."""
+
+    def __init__(self) -> None:
+        self._of_owner: dict[int, _Amount] = {}
+        self._of_others = _Amount()
+
+    def has_room(self, owner: int, amount: _Amount) -> bool:
+        of_owner, of_others = self._of_owner.get(owner, _Amount()).plus(amount), self._of_others.plus(amount)
+        return _is_trusted(owner) or (of_owner.is_within(_MAX_OF_OWNER) and of_others.is_within(_MAX_OF_OTHERS))
+
+    def take(self, owner: int, amount: _Amount) -> None:
+        if not _is_trusted(owner):
+            self._of_owner[owner] = self._of_owner.get(owner, _Amount()).plus(amount)
+            self._of_others = self._of_others.plus(amount)
+
+    def series(self, owner: int) -> int | None:
+        """How many more; None: any number."""
+        if _is_trusted(owner):
+            return None
+        of_owner = self._of_owner.get(owner, _Amount())
+        return min(_MAX_OF_OWNER.series - of_owner.series, _MAX_OF_OTHERS.series - self._of_others.series)
+
+
+def _is_trusted(uid: int) -> bool:
+    return uid in (0, os.geteuid())
 
 
 class TextFileReader:
@@ -167,85 +234,125 @@ class TextFileReader:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._files: dict[str, _File] = {}
+        self._unreadable: dict[str, str] = {}
         self._reading = TextFilesReading()
 
     def read(self) -> TextFilesReading:
         problems: dict[str, str] = {}
         files: dict[str, _File] = {}
+        allowance = _Allowance()
         for path in self._paths(problems):
             try:
-                files[path] = _read_file(path, self._files.get(path))
+                files[path] = _read_file(path, self._files.get(path), allowance)
             except FileNotFoundError:
                 # Removed after the directory was listed.
                 continue
             except OSError as error:
                 problems[path] = error.strerror or "cannot be read"
-        self._files = files
+        unchanged = files.keys() == self._files.keys() and all(files[path] is self._files[path] for path in files)
+        if unchanged and problems == self._unreadable:
+            return self._reading
+        self._files, self._unreadable = files, dict(problems)
         problems |= {path: file.problem for path, file in files.items() if file.problem}
         valid = {path: file for path, file in files.items() if not file.problem}
         families = _merge(((path, file.families) for path, file in valid.items()), problems)
         reading = TextFilesReading(families, {path: file.modified_s for path, file in valid.items()}, problems)
-        for path, problem in problems.items():
-            if self._reading.problems.get(path) != problem:
-                log.warning("text files: %s: %s", path, problem)
+        news = [(path, problem) for path, problem in problems.items() if self._reading.problems.get(path) != problem]
+        for path, problem in news[:_MAX_LOGGED]:
+            log.warning("text files: %s: %s", path, problem)
+        if len(news) > _MAX_LOGGED:
+            log.warning("text files: %d more have problems", len(news) - _MAX_LOGGED)
         self._reading = reading
         return reading
 
     def _paths(self, problems: dict[str, str]) -> list[str]:
-        paths: list[str] = []
+        owned: list[tuple[int, str]] = []
         for directory in sorted(glob.glob(self._directory)) or [self._directory] if self._directory else []:
             try:
-                names = sorted(name for name in os.listdir(directory) if name.endswith(".prom"))
+                with os.scandir(directory) as entries:
+                    found = [(_owner(entry), entry.path) for entry in entries if entry.name.endswith(".prom")]
             except OSError as error:
                 problems[directory] = error.strerror or "cannot be read"
                 continue
-            paths += [os.path.join(directory, name) for name in names]
-        if len(paths) > _MAX_FILES:
-            problems[self._directory] = f"{len(paths)} files; the first {_MAX_FILES} are read"
-        return paths[:_MAX_FILES]
+            owned += found
+        if len(owned) > _MAX_FILES:
+            problems[self._directory] = f"{len(owned)} files; the first {_MAX_FILES} are read"
+        # Those of others come last: they take neither the place nor the name of a family from root's.
+        ordered = sorted(owned, key=lambda row: (not _is_trusted(row[0]), row[1]))
+        return [path for _, path in ordered[:_MAX_FILES]]
 
 
-def _read_file(path: str, previous: _File | None) -> _File:
+def _owner(entry: os.DirEntry[str]) -> int:
+    """-1 for a file that was removed after the directory was listed."""
+    try:
+        return entry.stat(follow_symlinks=False).st_uid
+    except OSError:
+        return -1
+
+
+def _read_file(path: str, previous: _File | None, allowance: _Allowance) -> _File:
+    """As it was before where it has not changed. A file that is not allowed is not parsed again until it could be."""
     descriptor = _open(path)
     try:
         status = os.fstat(descriptor)
-        version = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if previous is not None and previous.version == version:
-            return previous
+        owner, version = status.st_uid, (status.st_ino, status.st_mtime_ns, status.st_size)
+        before = previous if previous is not None and previous.version == version else None
+        is_readable = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_FILE_BYTES
+        amount = _Amount(1, status.st_size if is_readable else 0) if before is None else before.amount
+        modified_s = status.st_mtime_ns // 10**9
+        if not allowance.has_room(owner, amount):
+            refused = _File(version, amount, modified_s, (), _too_much(owner), True)
+            return before if before is not None and before == refused else refused
+        if before is not None and not before.is_refused:
+            allowance.take(owner, amount)
+            return before
         families: tuple[TextFamily, ...] = ()
+        problem = "" if is_readable else f"larger than {_MAX_FILE_BYTES} bytes"
         if not stat.S_ISREG(status.st_mode):
             problem = "is not a regular file"
-        elif status.st_size > _MAX_FILE_BYTES:
-            problem = f"larger than {_MAX_FILE_BYTES} bytes"
-        else:
-            with os.fdopen(os.dup(descriptor), "rb") as file:
-                data = file.read(_MAX_FILE_BYTES)
+        elif is_readable:
+            most = allowance.series(owner)
             try:
-                families, problem = parse_text(data.decode("utf-8")), ""
+                families = parse_text(_content(descriptor).decode("utf-8"), most)
+            except _TooManySeries:
+                amount = amount._replace(series=(most or 0) + 1)
+                return _File(version, amount, modified_s, (), _too_much(owner), True)
             except ValueError as error:
                 problem = str(error)
+        amount = amount._replace(series=sum(len(family.samples) for family in families))
+        allowance.take(owner, amount)
+        return _File(version, amount, modified_s, families, problem)
     finally:
         os.close(descriptor)
-    return _File(version, status.st_mtime_ns // 10**9, families, problem)
+
+
+def _too_much(owner: int) -> str:
+    files, size, series = _MAX_OF_OWNER
+    return f"too much of uid {owner}, or of all such users: one has {files} files, {size} bytes and {series} series"
+
+
+def _content(descriptor: int) -> bytes:
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        return file.read(_MAX_FILE_BYTES)
 
 
 def _open(path: str) -> int:
-    """Does not wait on a pipe."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        return os.open(path, flags | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-    # The link itself: another one may be in its place a moment later.
-    link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if os.fstat(link).st_uid not in (0, os.geteuid()):
-            raise OSError(errno.EACCES, "a link that another user has made is not followed")
-        target = os.readlink("", dir_fd=link)
-    finally:
-        os.close(link)
-    return os.open(os.path.join(os.path.dirname(path), target), flags)
+    """Does not wait on a pipe. A link of root may lead to one of another user: each is looked at."""
+    for _ in range(_MAX_LINKS):
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        # The link itself: another one may be in its place a moment later.
+        link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not _is_trusted(os.fstat(link).st_uid):
+                raise OSError(errno.EACCES, "a link that another user has made is not followed")
+            path = os.path.join(os.path.dirname(path), os.readlink("", dir_fd=link))
+        finally:
+            os.close(link)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
 def _merge(files: Iterable[tuple[str, tuple[TextFamily, ...]]], problems: dict[str, str]) -> tuple[TextFamily, ...]:

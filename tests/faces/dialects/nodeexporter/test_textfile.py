@@ -51,6 +51,7 @@ BAD = {
     "type.prom": "# TYPE odd meter\nodd 1\n",
     "twice.prom": "# HELP one a\n# HELP one b\none 1\n",
     "name.prom": "2nd 1\n",
+    "reserved.prom": 'fine{__name__="node_load1"} 1\n',
 }
 
 
@@ -252,3 +253,47 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     assert reading.problems == {str(directory / "theirs.prom"): "a link that another user has made is not followed"}
     (directory / "long.prom").write_text("a_metric " + "x" * 5000 + "\n")
     assert len(TextFileReader(str(directory)).read().problems[str(directory / "long.prom")]) < 200
+
+
+def test_a_link_of_root_that_leads_to_one_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    needs_root()
+    secret, theirs, ours = tmp_path / "secret", tmp_path / "home.prom", tmp_path / "text/linked.prom"
+    ours.parent.mkdir()
+    secret.write_text("hidden_from_them 1\n")
+    theirs.symlink_to(secret)
+    ours.symlink_to(theirs)
+    reader = TextFileReader(str(ours.parent))
+    assert [family.name for family in reader.read().families] == ["hidden_from_them"], "root's links are followed"
+    os.lchown(theirs, 20010, 20010)
+    assert reader.read() == TextFilesReading(problems={str(ours): "a link that another user has made is not followed"})
+
+
+def test_labels_of_a_family_are_limited() -> None:
+    text = "".join(f'many{{label_{number}="x"}} 1\n' for number in range(65))
+    with pytest.raises(TextFileError, match="more than 64 labels"):
+        parse_text(text)
+    (family,) = parse_text("".join(text.splitlines(keepends=True)[:64]))
+    assert {len(sample.labels) for sample in family.samples} == {64}
+
+
+def test_files_of_another_user_cost_no_more_than_their_share_and_take_nothing_from_root(tmp_path: Path) -> None:
+    needs_root()
+    theirs = [tmp_path / f"{number:03}.prom" for number in range(200)]
+    for number, path in enumerate(theirs):
+        path.write_text("".join(f"a{number}_{line} 1\n" for line in range(3000 if number < 3 else 3)))
+        os.chown(path, 20010, 20010)
+    own, another = tmp_path / "root.prom", tmp_path / "another.prom"
+    own.write_text("# TYPE a0_0 counter\na0_0 7\n" + "".join(f"own_{line} 1\n" for line in range(6000)))
+    another.write_text("other 1\n")
+    os.chown(another, 20011, 20011)
+    reader = TextFileReader(str(tmp_path))
+    reading = reader.read()
+    read = set(reading.modified_s)
+    assert {str(own), str(another), str(theirs[3])} <= read
+    assert str(theirs[1]) not in read, "3,000 and 3,000 are more than 5,000 series"
+    assert len(read) <= 128 + 2
+    families = {family.name: family for family in reading.families}
+    assert families["a0_0"].samples == (TextSample("a0_0", (), 7.0),), "root's comes first"
+    assert reader.read() is reading, "nothing has changed"
+    theirs[0].unlink()
+    assert str(theirs[1]) in reader.read().modified_s, "there is room for it now"

@@ -23,7 +23,7 @@ def collect(snapshot: Snapshot, taken: Set[str]) -> Iterator[Family]:
     if reading is None:
         return
     own = {metric.name for metric in CATALOGUE}
-    refused = [family.name for family in reading.families if family.name in taken or family.name in own]
+    refused = {family.name for family in reading.families if family.name in taken or family.name in own}
     if reading.modified_s:
         yield MTIME.of(((file,), seconds) for file, seconds in reading.modified_s.items())
     yield SCRAPE_ERROR.value(int(bool(reading.problems or refused)))
