@@ -11,7 +11,7 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -145,6 +145,56 @@ def hook(token: str | None = None) -> Iterator[tuple[Hook, str]]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def scripted_mail_server(answers: dict[str, str]) -> Iterator[tuple[list[bytes], int]]:
+    """The mails that it took, and its port. It answers a command with its line of `answers`, else with 250."""
+    mails: list[bytes] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.say("220 here")
+            while command := self.rfile.readline().decode().upper().split():
+                self.say("354 go on" if command[0] == "DATA" else answers.get(command[0], "250 yes"))
+                if command[0] == "DATA":
+                    mails.append(b"".join(iter(self.rfile.readline, b".\r\n")))
+                    self.say(answers.get("DATA", "250 taken"))
+
+        def say(self, line: str) -> None:
+            with suppress(OSError):
+                self.wfile.write(f"{line}\r\n".encode())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield mails, server.server_address[1]
+        finally:
+            server.shutdown()
+
+
+@contextmanager
+def slow_mail_server(parts: Iterable[bytes], pause_s: float) -> Iterator[int]:
+    """The port of a server that says these parts, one by one."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                for part in parts:
+                    self.request.sendall(part)
+                    if ended.wait(pause_s):
+                        return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            ended.set()
+            server.shutdown()
 
 
 @contextmanager

@@ -9,7 +9,16 @@ from certificates import Authority
 from gpucommons.config.accounts import MailSettings, WebhookSettings
 from gpucommons.idle.channels import Channel, DeliveryFailed, Email, Letter, Webhook
 from prometheus_server import free_port
-from receivers import PASSWORD, USER, hook, mailbox, raw_server, silent_server
+from receivers import (
+    PASSWORD,
+    USER,
+    hook,
+    mailbox,
+    raw_server,
+    scripted_mail_server,
+    silent_server,
+    slow_mail_server,
+)
 
 LETTER = Letter(
     "gpu1: GPU 3 idle for 2 h", "GPU 3 of gpu1 is idle: größer <!channel> @all & co.", "alice", "a@example.org"
@@ -23,8 +32,8 @@ def failure(channel: Channel, letter: Letter = LETTER) -> DeliveryFailed:
     return caught.value
 
 
-def plain(server: str, timeout_s: float = 20.0) -> Email:
-    return Email(MailSettings(server, "none", sender="gpus@example.org"), timeout_s)
+def plain(server: str, timeout_s: float = 20.0, total_s: float = 60.0) -> Email:
+    return Email(MailSettings(server, "none", sender="gpus@example.org"), timeout_s, total_s)
 
 
 def test_an_email_arrives_with_its_headers() -> None:
@@ -79,6 +88,31 @@ def test_a_mail_server_that_is_not_there_or_does_not_answer() -> None:
     with silent_server() as port:
         silent = failure(plain(f"127.0.0.1:{port}", timeout_s=0.2))
     assert str(silent) == f"the mail server 127.0.0.1:{port} does not answer in time"
+
+
+def test_a_mail_server_that_answers_byte_by_byte_or_without_an_end_is_left() -> None:
+    with slow_mail_server(200 * [b"2"], pause_s=0.05) as port:
+        slow = failure(plain(f"127.0.0.1:{port}", timeout_s=5.0, total_s=0.3))
+    assert str(slow) == f"the mail server 127.0.0.1:{port} does not answer in time"
+    with slow_mail_server(1000 * [100 * b"220-and more\r\n"], pause_s=0.0) as port:
+        endless = failure(plain(f"127.0.0.1:{port}"))
+    assert "an answer of more than 65536 bytes" in str(endless)
+    assert not endless.final
+
+
+def test_an_email_that_was_taken_is_not_sent_again_whatever_the_server_says_at_the_end() -> None:
+    with scripted_mail_server({"QUIT": "451 not now"}) as (mails, port):
+        plain(f"127.0.0.1:{port}").deliver(LETTER)
+    assert len(mails) == 1
+
+
+def test_an_email_whose_content_is_refused_for_now_says_nothing_of_others() -> None:
+    with scripted_mail_server({"DATA": "451 looks odd"}) as (_, port):
+        refused = failure(plain(f"127.0.0.1:{port}"))
+    assert (refused.final, refused.of_letter) == (False, True)
+    with scripted_mail_server({"RCPT": "550 unknown", "QUIT": "421 go away"}) as (_, port):
+        refused = failure(plain(f"127.0.0.1:{port}"))
+    assert (refused.final, refused.of_letter) == (True, True), "the refusal is not hidden by the end"
 
 
 def test_the_webhook_gets_text_that_calls_no_one(tmp_path: Path) -> None:

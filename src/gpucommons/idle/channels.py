@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # Imported where it is used: an agent that sends no email does not have it in memory.
 
 _TIMEOUT_S: Final = 20.0
+# For one email, from the connection to its end.
+_MAIL_WITHIN_S: Final = 120.0
 _LONGEST_DETAIL: Final = 200
 
 
@@ -65,12 +67,15 @@ class Email(NamedTuple):
 
     settings: MailSettings
     timeout_s: float = _TIMEOUT_S
+    total_s: float = _MAIL_WITHIN_S
     name: str = "email"
 
     def deliver(self, letter: Letter) -> None:
         import smtplib
         from email.message import EmailMessage
         from email.utils import formatdate, make_msgid
+
+        from gpucommons.idle.smtp import leave
 
         message = EmailMessage()
         message["From"] = self.settings.sender
@@ -83,8 +88,11 @@ class Email(NamedTuple):
         message.set_content(letter.text + "\n", cte="quoted-printable")
         where = f"the mail server {parse_remote_address(self.settings.server)}"
         try:
-            with self._connect() as connection:
+            connection = self._connect()
+            try:
                 connection.send_message(message, self.settings.sender, [letter.address])
+            finally:
+                leave(connection)
         except smtplib.SMTPRecipientsRefused as error:
             code, answer = error.recipients[letter.address]
             detail = f"{where} refused {letter.address}: {_line(answer)}"
@@ -94,8 +102,9 @@ class Email(NamedTuple):
             user = self.settings.user
             raise DeliveryFailed(f"{where} refused the user {user!r}: {_line(error.smtp_error)}") from None
         except smtplib.SMTPResponseException as error:
-            final = error.smtp_code >= 500
-            raise DeliveryFailed(f"{where} answered {error.smtp_code}: {_line(error.smtp_error)}", final) from None
+            final, of_letter = error.smtp_code >= 500, isinstance(error, smtplib.SMTPDataError)
+            detail = f"{where} answered {error.smtp_code}: {_line(error.smtp_error)}"
+            raise DeliveryFailed(detail, final, of_letter) from None
         except smtplib.SMTPException as error:
             silent = isinstance(error.__context__, TimeoutError)
             detail = f"{where} does not answer in time" if silent else f"{where}: {_line(str(error))}"
@@ -109,14 +118,14 @@ class Email(NamedTuple):
 
     def _connect(self) -> "smtplib.SMTP":
         """Raises DeliveryFailed, SMTPException or OSError."""
-        import smtplib
+        from gpucommons.idle.smtp import PlainSmtp, TlsSmtp
 
         settings, address = self.settings, parse_remote_address(self.settings.server)
         context = _tls_context(settings.ca_file) if settings.tls != "none" else None
         connection = (
-            smtplib.SMTP_SSL(address.host, address.port, timeout=self.timeout_s, context=context)
-            if settings.tls == "tls"
-            else smtplib.SMTP(address.host, address.port, timeout=self.timeout_s)
+            TlsSmtp(address.host, address.port, self.timeout_s, self.total_s, context)
+            if settings.tls == "tls" and context is not None
+            else PlainSmtp(address.host, address.port, self.timeout_s, self.total_s)
         )
         try:
             if settings.tls == "starttls":
