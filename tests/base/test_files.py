@@ -8,7 +8,10 @@ import pytest
 
 from gpucommons.base import unix_listener
 from gpucommons.base.files import creation_mode, open_state_file, replace_state_file
+from gpucommons.base.state_file import StateFile
 from gpucommons.base.unix_listener import listen
+from gpucommons.ledger.events import read_events
+from needs import needs_root
 
 
 def mode_of(path: Path) -> int:
@@ -64,6 +67,43 @@ def test_a_link_in_a_directory_that_others_may_write_is_refused(tmp_path: Path) 
     tmp_path.chmod(0o777)
     with pytest.raises(OSError, match="symbolic links"):
         open_state_file(link, os.O_WRONLY)
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o775], ids=["all", "group"])
+def test_what_another_user_has_put_there_is_not_written(tmp_path: Path, mode: int) -> None:
+    """A link, a pipe, and a file that its owner could read; root's own file is used."""
+    needs_root()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chown(shared, 0, 20010)
+    shared.chmod(mode)
+    os.mkfifo(shared / "pipe")
+    (shared / "theirs").touch()
+    (shared / "link").symlink_to(tmp_path / "target")
+    for path in shared.iterdir():
+        os.lchown(path, 20010, 20010)
+        with pytest.raises(OSError, match=r"another user|symbolic|denied"):
+            open_state_file(path, os.O_RDWR)
+    os.close(open_state_file(shared / "own", os.O_RDWR))
+    os.close(open_state_file(shared / "own", os.O_RDWR))
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_state_directory_of_another_user_is_used_with_that_users_files(tmp_path: Path) -> None:
+    needs_root()
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "record").touch()
+    for path in (state, state / "record"):
+        os.chown(path, 20010, 20010)
+    os.close(open_state_file(state / "record", os.O_RDWR))
+
+
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "record")
+    os.mkfifo(tmp_path / "events.jsonl")
+    assert StateFile(tmp_path / "record", "test", "nothing").read(dict, {"empty": True}) == {"empty": True}
+    assert list(read_events(tmp_path / "events.jsonl")) == []
 
 
 def test_the_mode_is_exact_whatever_the_umask_is(tmp_path: Path) -> None:

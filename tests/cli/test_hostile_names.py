@@ -146,7 +146,7 @@ def test_the_states_of_the_stack(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.long
 def test_csv_has_no_formulas() -> None:
-    cells = ["=1+1", "+1", "-1+1", "@x", "\t=1", "-1.5", "-3", "a=b", ""]
+    cells = ["=1+1", "+1", "-1+1", "@x", "\t=1", "-1.5", "-3", "a=b", "", "\uff1d1+1", "\uff20x"]
     written_csv = TextTable(("value",), [(cell,) for cell in cells], ("=total",)).as_csv()
     (_, *rows) = csv.reader(io.StringIO(written_csv))
     assert ["".join(row) for row in rows] == [
@@ -159,5 +159,7 @@ def test_csv_has_no_formulas() -> None:
         "-3",
         "a=b",
         "",
+        "'\uff1d1+1",
+        "'\uff20x",
         "'=total",
     ]

@@ -4,9 +4,11 @@ What the agent keeps names users and their work, so that others may not read it.
 renaming, or by copying and truncating.
 """
 
+import errno
 import gzip
 import os
 import re
+import stat
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -38,18 +40,35 @@ def explain_refusal(path: Path) -> str | None:
 def open_state_file(path: Path | str, flags: int) -> int:
     """A descriptor; a file that does not exist is created. The mode of an existing file is not changed.
 
-    In a directory that others may write to, a link is not followed: it may be theirs.
+    In a directory that others may write to, what is there may be theirs: a link, a pipe without a reader, or a file
+    that they can read. Then it is refused with an OSError.
     """
-    no_follow = os.O_NOFOLLOW if _others_may_write(Path(path).parent) else 0
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | no_follow, STATE_FILE_MODE)
+    flags |= os.O_CREAT | os.O_CLOEXEC
+    directory = Path(path).parent
+    if not _others_may_write(directory):
+        return os.open(path, flags, STATE_FILE_MODE)
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, STATE_FILE_MODE)
+    status = os.fstat(descriptor)
+    # The owner of the directory can replace all of it: a state directory of the user that the agent ran as before.
+    if stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid(), os.stat(directory).st_uid):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EPERM, "another user has made it, in a directory that others may write to")
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """For `open`: does not wait for a writer, where another user has put a pipe in the place of a file."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _others_may_write(directory: Path) -> bool:
+    """Root's group has no other members by default; any other group may have."""
     try:
         status = os.stat(directory)
     except OSError:
         return False
-    return bool(status.st_mode & 0o002) or status.st_uid not in (0, os.geteuid())
+    by_group = status.st_mode & 0o020 and status.st_gid not in (0, os.getegid())
+    return bool(status.st_mode & 0o002 or by_group) or status.st_uid not in (0, os.geteuid())
 
 
 @contextmanager

@@ -44,7 +44,8 @@ _STATE_COLOURS = {
     "DOWN": "bold red",
     "starting": "yellow",
 }
-_FORMULA = ("=", "+", "-", "@")
+# The wide letters are the same to a spreadsheet in East Asian languages.
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]+)?", re.ASCII)
 
 
