@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -123,8 +124,11 @@ def test_every_program_runs_again() -> None:
         assert node.agent.stop() == 0
         assert not any(program.locked for program in killer.programs)
     assert killer.left_paused, "the kills came while programs were paused"
+    # Shown with -s: what docs/reliability.md publishes of a long run.
+    longest_s, median_s = max(killer.took_s), statistics.median(killer.took_s)
+    sys.stdout.write(f"{KILLS} kills: all ran again after {median_s:.2f} s (median), {longest_s:.2f} s at most\n")
     # On a busy machine a new interpreter may take its time.
-    assert statistics.median(killer.took_s) < PROMISED_S, killer.took_s
+    assert median_s < PROMISED_S, killer.took_s
 
 
 def test_a_pauser_that_is_stopped_keeps_nothing_paused_and_the_agent_says_what_it_knows() -> None:
