@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucommons.pauser.arrivals import executed, visible_devices
+from gpucommons.pauser.arrivals import read_command, read_visible_devices
 from gpucommons.scheduler.parking.host import newcomer_facts
 from needs import needs_root
 
@@ -33,7 +33,7 @@ def hostile() -> Iterator[int]:
 
 @pytest.mark.parametrize(
     "read",
-    [newcomer_facts, lambda pid: visible_devices(pid, PROC), lambda pid: executed(pid, PROC)],
+    [newcomer_facts, lambda pid: read_visible_devices(pid, PROC), lambda pid: read_command(pid, PROC)],
     ids=["newcomer", "environment", "command"],
 )
 def test_what_a_process_says_of_itself_is_read_up_to_a_limit(hostile: int, read: Callable[[int], object]) -> None:

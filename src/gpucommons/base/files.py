@@ -56,7 +56,7 @@ def open_state_file(path: Path | str, flags: int) -> int:
     raise OSError(errno.EPERM, "another user has made it, in a directory that others may write to")
 
 
-def without_waiting(path: str, flags: int) -> int:
+def open_without_waiting(path: str, flags: int) -> int:
     """For `open`: does not wait for a writer, where another user has put a pipe in the place of a file."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 

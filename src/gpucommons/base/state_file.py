@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gpucommons.base.files import STATE_FILE_MODE, replace_state_file, without_waiting
+from gpucommons.base.files import STATE_FILE_MODE, open_without_waiting, replace_state_file
 
 _MAX_BYTES: Final = 8 << 20
 # What a parser raises for a value of another shape.
@@ -33,7 +33,7 @@ class StateFile:
     def read(self, parse: Callable[[dict[str, Any]], T], empty: T) -> T:
         """What `parse` makes of the file; `empty` where there is none, or a damaged one."""
         try:
-            with open(self._path, "rb", opener=without_waiting) as file:
+            with open(self._path, "rb", opener=open_without_waiting) as file:
                 return parse(json.loads(file.read(_MAX_BYTES)))
         except FileNotFoundError:
             return empty

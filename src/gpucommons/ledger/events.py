@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpucommons.base.files import open_state_file, without_waiting
+from gpucommons.base.files import open_state_file, open_without_waiting
 from gpucommons.base.text import qualified_name
 from gpucommons.base.threads import WorkerThread
 from gpucommons.model.accounts import HoldingQuota
@@ -379,7 +379,7 @@ def read_events(path: Path) -> Iterator[Event]:
     """All events of the older log and the log, oldest first. Bad lines are skipped."""
     for file in (older(path), path):
         try:
-            with open(file, "rb", opener=without_waiting) as lines:
+            with open(file, "rb", opener=open_without_waiting) as lines:
                 for line in lines:
                     event = parse_line(line)
                     if isinstance(event, Event):

@@ -254,7 +254,7 @@ class ArrivalWatch:
             return None
         if not opened.gpus or not self._has_cuda(key.pid, opened):
             return ""
-        number = choose_gpu(opened.gpus, visible_devices(key.pid, self._procfs), terms.gpus)
+        number = choose_gpu(opened.gpus, read_visible_devices(key.pid, self._procfs), terms.gpus)
         return terms.gpus[number] if number is not None and number in terms.short else None
 
     # -- processes
@@ -313,7 +313,7 @@ class ArrivalWatch:
         """Whether it runs what its parent runs: then it has its open files, and cannot use CUDA. A program that is
         executed has none of these files."""
         try:
-            return executed(pid, self._procfs) == executed(parent, self._procfs)
+            return read_command(pid, self._procfs) == read_command(parent, self._procfs)
         except OSError:
             return True
 
@@ -324,7 +324,7 @@ class ArrivalWatch:
             return None
 
 
-def visible_devices(pid: int, procfs: Path) -> str | None:
+def read_visible_devices(pid: int, procfs: Path) -> str | None:
     """CUDA_VISIBLE_DEVICES of a process; None where it is not set, or cannot be seen."""
     try:
         variables = processes.read_beginning(procfs / str(pid) / "environ", processes.MAX_ARGUMENTS_BYTES)
@@ -334,7 +334,7 @@ def visible_devices(pid: int, procfs: Path) -> str | None:
     return None if found is None else found[1].decode(errors="replace")
 
 
-def executed(pid: int, procfs: Path) -> tuple[str, bytes]:
+def read_command(pid: int, procfs: Path) -> tuple[str, bytes]:
     """Its program, and the beginning of its command line. Raises OSError."""
     directory = procfs / str(pid)
     arguments = processes.read_beginning(directory / "cmdline", processes.MAX_ARGUMENTS_BYTES)

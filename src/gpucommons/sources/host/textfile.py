@@ -270,7 +270,7 @@ class TextFileReader:
         for directory in sorted(glob.glob(self._directory)) or [self._directory] if self._directory else []:
             try:
                 with os.scandir(directory) as entries:
-                    found = [(_owner(entry), entry.path) for entry in entries if entry.name.endswith(".prom")]
+                    found = [(_find_owner(entry), entry.path) for entry in entries if entry.name.endswith(".prom")]
             except OSError as error:
                 problems[directory] = error.strerror or "cannot be read"
                 continue
@@ -282,7 +282,7 @@ class TextFileReader:
         return [path for _, path in ordered[:_MAX_FILES]]
 
 
-def _owner(entry: os.DirEntry[str]) -> int:
+def _find_owner(entry: os.DirEntry[str]) -> int:
     """-1 for a file that was removed after the directory was listed."""
     try:
         return entry.stat(follow_symlinks=False).st_uid
@@ -301,7 +301,7 @@ def _read_file(path: str, previous: _File | None, allowance: _Allowance) -> _Fil
         amount = _Amount(1, status.st_size if is_readable else 0) if before is None else before.amount
         modified_s = status.st_mtime_ns // 10**9
         if not allowance.has_room(owner, amount):
-            refused = _File(version, amount, modified_s, (), _too_much(owner), True)
+            refused = _File(version, amount, modified_s, (), _describe_excess(owner), True)
             return before if before is not None and before == refused else refused
         if before is not None and not before.is_refused:
             allowance.take(owner, amount)
@@ -313,10 +313,10 @@ def _read_file(path: str, previous: _File | None, allowance: _Allowance) -> _Fil
         elif is_readable:
             most = allowance.series(owner)
             try:
-                families = parse_text(_content(descriptor).decode("utf-8"), most)
+                families = parse_text(_read_content(descriptor).decode("utf-8"), most)
             except _TooManySeries:
                 amount = amount._replace(series=(most or 0) + 1)
-                return _File(version, amount, modified_s, (), _too_much(owner), True)
+                return _File(version, amount, modified_s, (), _describe_excess(owner), True)
             except ValueError as error:
                 problem = str(error)
         amount = amount._replace(series=sum(len(family.samples) for family in families))
@@ -326,12 +326,12 @@ def _read_file(path: str, previous: _File | None, allowance: _Allowance) -> _Fil
         os.close(descriptor)
 
 
-def _too_much(owner: int) -> str:
+def _describe_excess(owner: int) -> str:
     files, size, series = _MAX_OF_OWNER
     return f"too much of uid {owner}, or of all such users: one has {files} files, {size} bytes and {series} series"
 
 
-def _content(descriptor: int) -> bytes:
+def _read_content(descriptor: int) -> bytes:
     with os.fdopen(os.dup(descriptor), "rb") as file:
         return file.read(_MAX_FILE_BYTES)
 
