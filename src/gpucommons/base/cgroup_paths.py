@@ -17,20 +17,20 @@ _CLAIM: Final = re.compile(r"[0-9a-f]{64}|pod[0-9a-f]{8}|user@[0-9]")
 _USER_MANAGER: Final = re.compile(r"user@[0-9]+\.service")
 
 
-def trim_to_root_named(text: str, cgroupfs: Path = _CGROUPFS) -> str:
+def trim_to_root_named(text: str) -> str:
     """The text of /proc/PID/cgroup, each path cut off below the first directory that another user may write.
 
     Paths through a user's own systemd manager, and those that cannot be looked up, stay as they are.
     """
-    return "\n".join(_cut(line, cgroupfs) for line in text.split("\n"))
+    return "\n".join(_cut(line) for line in text.split("\n"))
 
 
-def _cut(line: str, cgroupfs: Path) -> str:
+def _cut(line: str) -> str:
     parts = line.split(":", 2)
     if len(parts) != 3 or not _CLAIM.search(parts[2]):
         return line
     hierarchy, controllers, path = parts
-    mounts = (cgroupfs / controllers.removeprefix("name="),) if controllers else (cgroupfs, cgroupfs / "unified")
+    mounts = (_CGROUPFS / controllers.removeprefix("name="),) if controllers else (_CGROUPFS, _CGROUPFS / "unified")
     segments = [segment for segment in path.split("/", _MAX_SEGMENTS) if segment]
     if ".." in segments:
         return line

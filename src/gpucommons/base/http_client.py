@@ -327,9 +327,7 @@ async def get_chunks(
             yield chunk
 
 
-async def post_json(
-    url: str, value: object, server: str, failure: Failure, *, timeout_s: float, max_bytes: int = _CHUNK_BYTES
-) -> None:
+async def post_json(url: str, value: object, server: str, failure: Failure, *, timeout_s: float) -> None:
     """One POST on a new connection, without a body if `value` is None. Every failure is a `failure`, without the URL.
 
     The body of a success is not read: however long or slow it is, the request was carried out, and is not repeated.
@@ -342,7 +340,7 @@ async def post_json(
         status = answer.status
         if 200 <= status < 300:
             return
-        body = await _beginning(answer, max_bytes)
+        body = await _beginning(answer, _CHUNK_BYTES)
     reason = "busy" if status in _LATER or status >= 500 else "status"
     raise failure(reason, f"{server} answered with status {status}{_reason(body)}")
 

@@ -46,8 +46,8 @@ def gpu_record() -> Path:
     return state_directory() / "gpus.json"
 
 
-def events_position_file(scenario: str | None = None) -> Path:
-    return state_directory() / f"followed-events{_suffix(scenario)}.json"
+def events_position_file() -> Path:
+    return state_directory() / "followed-events.json"
 
 
 def _suffix(scenario: str | None) -> str:

@@ -31,8 +31,8 @@ class Freeze:
     # It stops processes itself.
     hangs_on_stopped = False
 
-    def __init__(self, root: Path | None = None) -> None:
-        self._root = _cgroup_mount() if root is None else root
+    def __init__(self) -> None:
+        self._root = _cgroup_mount()
         self._frozen: dict[Path, set[int]] = {}
         self._lock = threading.Lock()
         self.protected = {os.getpid(), os.getppid()}

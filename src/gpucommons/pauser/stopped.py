@@ -61,7 +61,7 @@ def _mounts() -> FreezerMounts:
     return FreezerMounts()
 
 
-def why_stopped(pid: int, *, every_thread: bool = True, freezers: FreezerMounts | None = None) -> str:
+def why_stopped(pid: int, *, every_thread: bool = True) -> str:
     """What stops the process, in a few words; empty where it runs, has ended or cannot be seen.
 
     Without `every_thread` a debugger that holds only some threads is not noticed: 20 microseconds instead of 400.
@@ -71,7 +71,7 @@ def why_stopped(pid: int, *, every_thread: bool = True, freezers: FreezerMounts 
         return "a debugger holds it" if leader == _TRACED_LETTER else "a stop signal, such as Ctrl-Z"
     if b"\nCoreDumping:\t1" in _read(f"/proc/{pid}/status"):
         return "its core dump is being written"
-    if (freezers or _mounts()).is_frozen(pid):
+    if _mounts().is_frozen(pid):
         return "its cgroup is frozen"
     if every_thread and any(_letter(f"/proc/{pid}/task/{thread}/stat") in _STOPPED_LETTERS for thread in _threads(pid)):
         return "a debugger holds one of its threads"

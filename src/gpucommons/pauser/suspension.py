@@ -47,8 +47,8 @@ class _Suspension:
 
 
 class Suspensions:
-    def __init__(self, mounts: FreezerMounts | None = None) -> None:
-        self._mounts = mounts or FreezerMounts()
+    def __init__(self) -> None:
+        self._mounts = FreezerMounts()
         self._rows: dict[ProcessKey, _Suspension] = {}
         self._lock = threading.Lock()
         self._work = threading.Event()

@@ -130,11 +130,11 @@ class LabLeaseUsers:
 class SharedLab:
     """`scenario` takes the place of the one without sharing: it has no source of turns, because the scheduler runs."""
 
-    def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        started_s = monotonic()
+    def __init__(self, name: str) -> None:
+        started_s = time.monotonic()
 
         def elapsed_s() -> float:
-            return monotonic() - started_s
+            return time.monotonic() - started_s
 
         self._elapsed_s = elapsed_s
         self.load = SharedLoad(elapsed_s)

@@ -69,12 +69,12 @@ class AlertmanagerSource:
     feeds = "alerts"
     produces = AlertsReading
     essential = False
+    cadence_s = 15.0
     runs_on: Literal["thread", "loop"] = "thread"
 
-    def __init__(self, url: str, node: OwnNode, cadence_s: float = 15.0) -> None:
+    def __init__(self, url: str, node: OwnNode) -> None:
         self._node = node
         self._url = f"{url.rstrip('/')}/api/v2/alerts"
-        self.cadence_s = cadence_s
         self.deadline_s = 2 * _TIMEOUT_S
 
     def read(self) -> AlertsReading:

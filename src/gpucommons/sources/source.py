@@ -153,8 +153,8 @@ def text_mapping(value: object) -> dict[str, str]:
     return {text(key): text(item) for key, item in mapping(value).items() if isinstance(item, str)}
 
 
-def integer(value: object, default: int = 0) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+def integer(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def wall_s(value: object) -> float | None:

@@ -139,6 +139,7 @@ def _json(body: bytes) -> dict[str, Any]:
 
 _SAMPLE = re.compile(r"^(\w+) (\S+)$", re.MULTILINE)
 _POLL_S = 0.1
+_RELOAD_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +167,9 @@ def reload_state(service: str, address: str) -> ReloadState | None:
     return None
 
 
-def wait_for_reload(service: str, address: str, before: ReloadState | None, timeout_s: float = 15.0) -> bool:
+def wait_for_reload(service: str, address: str, before: ReloadState | None) -> bool:
     """Waits until the program has loaded the new configuration (True) or has refused it (False)."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _RELOAD_S
     while time.monotonic() < deadline:
         now = reload_state(service, address)
         if now is not None and not now.ok:

@@ -89,7 +89,7 @@ def test_clients_beyond_the_limit_share_a_series_that_keeps_the_sums(
     crowded = [client(number, GREEDY) for number in range(4000)]
     sharing = reading([*crowded, *(client(number, MODEST) for number in range(5000, 5003))], debug_labels)
     found, counts = sums(sharing, part)
-    monkeypatch.setattr(crowd.within_limit, "__defaults__", (100_000,))
+    monkeypatch.setattr(crowd, "MAX_OF_OWNER", 100_000)
     # Of other rows, since the families of the same ones are kept.
     others = tuple(row._replace(turns=row.turns + 1) for row in sharing.clients)
     unlimited, all_counts = sums(sharing._replace(clients=others), part)
@@ -164,7 +164,7 @@ def test_processes_beyond_the_limit_share_a_series_on_each_gpu(
         return totals, len(family.points)
 
     unlimited, all_series = by_gpu()
-    monkeypatch.setattr(crowd.processes_beyond_limit, "__defaults__", (16,))
+    monkeypatch.setattr(crowd, "MAX_OF_OWNER", 16)
     limited, series = by_gpu()
     assert series < 0.6 * all_series
     assert limited.keys() == unlimited.keys()

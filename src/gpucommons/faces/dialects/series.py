@@ -24,10 +24,10 @@ OVERFLOW: Final = "overflow"
 T = TypeVar("T")
 
 
-def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MAX_OF_OWNER) -> tuple[list[T], list[T]]:
+def within_limit(rows: Iterable[T], uid_of: Callable[[T], int]) -> tuple[list[T], list[T]]:
     """The first rows of each user, and the rest."""
     all_rows = list(rows)
-    if len(all_rows) <= most:
+    if len(all_rows) <= MAX_OF_OWNER:
         return all_rows, []
     counts: dict[int, int] = {}
     own: list[T] = []
@@ -35,7 +35,7 @@ def within_limit(rows: Iterable[T], uid_of: Callable[[T], int], most: int = MAX_
     for row in all_rows:
         uid = uid_of(row)
         counts[uid] = count = counts.get(uid, 0) + 1
-        (own if count <= most else rest).append(row)
+        (own if count <= MAX_OF_OWNER else rest).append(row)
     return own, rest
 
 
@@ -64,9 +64,9 @@ def overflow_by_gpu(clients: Iterable[ClientSharing]) -> dict[str, list[ClientSh
     return by_gpu
 
 
-def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MAX_OF_OWNER) -> Mapping[str, AbstractSet[int]]:
+def processes_beyond_limit(shares: Sequence[ProcessShare]) -> Mapping[str, AbstractSet[int]]:
     """The pids without series of their own, by GPU. An owner has as many series on each GPU that it uses."""
-    if len(shares) <= most:
+    if len(shares) <= MAX_OF_OWNER:
         return {}
     by_owner: dict[tuple[str, str], dict[str, list[int]]] = {}
     # The shares of a process on several GPUs have the same Owner: its identity is faster to look up.
@@ -80,8 +80,8 @@ def processes_beyond_limit(shares: Sequence[ProcessShare], most: int = MAX_OF_OW
         pids_by_gpu.setdefault(share.place.gpu_uuid, []).append(share.pid)
     beyond: dict[str, set[int]] = {}
     for gpus in by_owner.values():
-        if sum(map(len, gpus.values())) > most:
-            on_gpu = max(1, most // len(gpus))
+        if sum(map(len, gpus.values())) > MAX_OF_OWNER:
+            on_gpu = max(1, MAX_OF_OWNER // len(gpus))
             for uuid, pids in gpus.items():
                 beyond.setdefault(uuid, set()).update(pids[on_gpu:])
     return beyond

@@ -82,7 +82,7 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def thread_seconds(pids: Iterable[int], procfs: Path = _PROC) -> Mapping[int, float] | None:
+def thread_seconds(pids: Iterable[int]) -> Mapping[int, float] | None:
     """The CPU time of each thread of these processes so far; None where one process cannot be read.
 
     The kernel counts each thread in nanoseconds, but the sum of a process, which includes ended threads, in hundredths
@@ -91,8 +91,8 @@ def thread_seconds(pids: Iterable[int], procfs: Path = _PROC) -> Mapping[int, fl
     times: dict[int, float] = {}
     for pid in pids:
         try:
-            whole_s = cpu_ticks((procfs / str(pid) / "stat").read_bytes()) / _TICKS_PER_S
-            threads = _threads(procfs / str(pid) / "task")
+            whole_s = cpu_ticks((_PROC / str(pid) / "stat").read_bytes()) / _TICKS_PER_S
+            threads = _threads(_PROC / str(pid) / "task")
         except (OSError, ValueError, IndexError):
             return None
         times |= threads if any(threads.values()) else {pid: whole_s}
@@ -110,7 +110,7 @@ def _threads(tasks: Path) -> Mapping[int, float]:
     return times
 
 
-def waits_in(pids: Iterable[int], procfs: Path = _PROC) -> tuple[int, ...] | None:
+def waits_in(pids: Iterable[int]) -> tuple[int, ...] | None:
     """The system call in which the first thread of each process sleeps; None where one does not sleep or is not shown.
 
     An idle program sleeps in the same call for hours; one that was begun to be used again and is paused, in another.
@@ -118,7 +118,7 @@ def waits_in(pids: Iterable[int], procfs: Path = _PROC) -> tuple[int, ...] | Non
     calls = []
     for pid in pids:
         try:
-            number = int((procfs / str(pid) / "syscall").read_bytes().split()[0])
+            number = int((_PROC / str(pid) / "syscall").read_bytes().split()[0])
         except (OSError, ValueError, IndexError):
             return None
         if number < 0 or number == _RESTARTED:
@@ -155,8 +155,8 @@ class NewcomerFacts(NamedTuple):
     marks: frozenset[str]
 
 
-def newcomer_facts(pid: int, procfs: Path = _PROC) -> NewcomerFacts:
-    directory = procfs / str(pid)
+def newcomer_facts(pid: int) -> NewcomerFacts:
+    directory = _PROC / str(pid)
     try:
         uid = os.stat(directory).st_uid
         arguments = read_beginning(directory / "cmdline", MAX_COMMAND_BYTES).split(b"\0")
@@ -164,11 +164,11 @@ def newcomer_facts(pid: int, procfs: Path = _PROC) -> NewcomerFacts:
         name = (directory / "comm").read_text(errors="replace").strip()
     except OSError:
         return NewcomerFacts(None, (), "", frozenset())
-    return NewcomerFacts(uid, command_line, name, job_marks(pid, procfs))
+    return NewcomerFacts(uid, command_line, name, job_marks(pid))
 
 
-def job_marks(pid: int, procfs: Path = _PROC) -> frozenset[str]:
-    directory = procfs / str(pid)
+def job_marks(pid: int) -> frozenset[str]:
+    directory = _PROC / str(pid)
     marks = set()
     try:
         if session := session_id((directory / "stat").read_bytes()):

@@ -48,11 +48,11 @@ def is_local(url: str) -> bool:
         return host == "localhost"
 
 
-def listeners(port: int, procfs: Path = Path("/proc")) -> Iterator[int]:
+def listeners(port: int) -> Iterator[int]:
     """The uids of the users whose programs accept connections to this port of the agent's network."""
     for name in ("tcp", "tcp6"):
         try:
-            rows = (procfs / "self" / "net" / name).read_text("ascii").splitlines()[1:]
+            rows = Path("/proc/self/net", name).read_text("ascii").splitlines()[1:]
         except OSError:
             continue
         for columns in map(str.split, rows):

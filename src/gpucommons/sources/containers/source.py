@@ -5,7 +5,7 @@ The mirror is pure: it says which container to inspect after an event.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import MappingProxyType
 
 from gpucommons.base.backoff import Backoff
@@ -149,7 +149,6 @@ class ContainerFollower:
         heartbeat_s: float = _HEARTBEAT_S,
         relist_s: float = _RELIST_S,
         backoff: Backoff | None = None,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         self.newest: ContainerReading | None = None
         self._kind = kind
@@ -158,7 +157,6 @@ class ContainerFollower:
         self._heartbeat_s = heartbeat_s
         self._relist_s = relist_s
         self._backoff = backoff or Backoff()
-        self._wall = wall
         self._latest: Latest[Mirror] = Latest(f"listing the containers of {kind.title}")
 
     def read(self) -> ContainerReading:
@@ -177,7 +175,7 @@ class ContainerFollower:
         """One connection to the daemon, until it is lost: always ends with an exception."""
         engine = ContainerEngine(self._kind, self._socket, self._timeout_s)
         await engine.connect()
-        session = _Session(engine, self._wall() - _OVERLAP_S)
+        session = _Session(engine, time.time() - _OVERLAP_S)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(session.follow_events())
             for _ in range(_INSPECTS_AT_ONCE):

@@ -157,17 +157,15 @@ class Ds01EventsReader:
         path: Path,
         state: Path,
         wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._wall = wall
-        self._monotonic = monotonic
         self._window = EventWindow()
         self._follower = FileFollower(path, self._restore())
         self._lines = 0
         self._bad: Counter[str] = Counter()
         self._saved: Position | None = None
-        self._saved_s = monotonic()
+        self._saved_s = time.monotonic()
         self._saving_works = True
 
     def read(self) -> EventsReading:
@@ -181,7 +179,7 @@ class Ds01EventsReader:
             ) from None
         except OSError as error:
             raise SourceError("unreadable", f"{path}: {error.strerror}") from error
-        if self._monotonic() - self._saved_s >= _SAVE_EVERY_S:
+        if time.monotonic() - self._saved_s >= _SAVE_EVERY_S:
             self.save_position()
         return EventsReading(
             self._window.counts(self._wall()),
@@ -193,7 +191,7 @@ class Ds01EventsReader:
 
     def save_position(self) -> None:
         """Save the position and the counts up to it, both or neither."""
-        self._saved_s = self._monotonic()
+        self._saved_s = time.monotonic()
         position = self._follower.position
         if position == self._saved:
             return
@@ -217,10 +215,10 @@ class Ds01EventsReader:
             self._saved, self._saving_works = position, True
 
     def _read_new(self) -> None:
-        until_s, now_s = self._monotonic() + _READ_S, self._wall()
+        until_s, now_s = time.monotonic() + _READ_S, self._wall()
         for piece in self._follower.poll():
             self._count(piece, now_s)
-            if self._monotonic() >= until_s:
+            if time.monotonic() >= until_s:
                 break
 
     def _count(self, piece: Lines, now_s: float) -> None:

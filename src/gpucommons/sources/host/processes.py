@@ -23,21 +23,21 @@ from gpucommons.sources.source import SourceAbsent, SourceError
 
 # A process keeps its series until another uses half as much again.
 _INCUMBENT_BONUS = 1.5
+_WINDOW_S = 60.0
+_MARK_EVERY_S = 10.0
 
 
 class CpuWindow:
-    """CPU seconds of each process over the last `window_s`, from a few marks of the whole table."""
+    """CPU seconds of each process over the last minute, from a few marks of the whole table."""
 
-    def __init__(self, window_s: float = 60.0, marks: int = 6) -> None:
-        self._window_s = window_s
-        self._mark_every_s = window_s / marks
+    def __init__(self) -> None:
         self._marks: deque[tuple[float, dict[ProcessKey, float]]] = deque()
 
     def measure_use(self, rows: Iterable[ProcessRow], now_s: float) -> dict[ProcessKey, float]:
         rows = list(rows)
-        if not self._marks or now_s - self._marks[-1][0] >= self._mark_every_s:
+        if not self._marks or now_s - self._marks[-1][0] >= _MARK_EVERY_S:
             self._marks.append((now_s, {row.key: row.cpu_seconds for row in rows}))
-        while len(self._marks) > 1 and now_s - self._marks[1][0] >= self._window_s:
+        while len(self._marks) > 1 and now_s - self._marks[1][0] >= _WINDOW_S:
             self._marks.popleft()
         oldest = self._marks[0][1]
         # A process that is not in the oldest mark started after it, so all its CPU time is within the window.
@@ -157,10 +157,8 @@ class ProcessTableReader:
         self,
         procfs: Path,
         busiest_limit: int,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._procfs = procfs
-        self._monotonic = monotonic
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._busiest = Busiest(busiest_limit)
@@ -182,7 +180,7 @@ class ProcessTableReader:
             raise SourceError("empty", f"no process in {self._procfs} can be read")
         self._known = entries
         by_pid = {entry.row.key.pid: entry.row for entry in entries.values()}
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         return ProcessTable(by_pid, self._busiest.choose(by_pid, now_s), self._trees.step(by_pid, now_s))
 
     def _pass(self, root: int) -> dict[str, _Known]:

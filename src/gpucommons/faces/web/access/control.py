@@ -114,9 +114,8 @@ _MAX_BUCKETS = 1024
 
 
 class AccessControl:
-    def __init__(self, settings: Callable[[], WebConfigSettings], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Callable[[], WebConfigSettings]) -> None:
         self._settings = settings
-        self._clock = clock
         self._authenticator = Authenticator()
         self._limit: RateLimit | None = None
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
@@ -153,9 +152,9 @@ class AccessControl:
         if limit != self._limit:
             self._limit = limit
             self._buckets.clear()
-        bucket = self._buckets.pop(key, None) or TokenBucket(limit, self._clock())
+        bucket = self._buckets.pop(key, None) or TokenBucket(limit, time.monotonic())
         # The bucket in use is the last one; the one that was not used for the longest time is dropped.
         self._buckets[key] = bucket
         if len(self._buckets) > _MAX_BUCKETS:
             self._buckets.popitem(last=False)
-        return bucket.take(self._clock())
+        return bucket.take(time.monotonic())

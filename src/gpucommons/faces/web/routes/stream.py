@@ -105,15 +105,9 @@ def _settle(woken: "asyncio.Future[bool]", came: bool) -> None:
 class Broadcaster:
     """`document_of` returns the current document of one viewer; None before the first snapshot."""
 
-    def __init__(
-        self,
-        document_of: Callable[[Viewer], Document | None],
-        beat_s: float = BEAT_S,
-        max_waiting: int = MAX_WAITING,
-    ) -> None:
+    def __init__(self, document_of: Callable[[Viewer], Document | None], beat_s: float = BEAT_S) -> None:
         self._document_of = document_of
         self._beat_s = beat_s
-        self._max_waiting = max_waiting
         self._audiences: dict[Viewer, _Audience] = {}
         self._closed = False
 
@@ -133,7 +127,7 @@ class Broadcaster:
 
     async def events(self, viewer: Viewer) -> AsyncGenerator[bytes, None]:
         """The events of one connection, until it ends or the agent stops."""
-        connection = _Connection(self._max_waiting)
+        connection = _Connection(MAX_WAITING)
         audience = self._join(viewer, connection)
         try:
             yield b"retry: %d\n\n" % _RETRY_MS

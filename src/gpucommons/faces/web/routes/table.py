@@ -133,16 +133,14 @@ def main_routes(
     ]
 
 
-def drop_in_routes(
-    provider: MetricsProvider, dialect: str, stale_after_s: float, clock: Clock = time.monotonic
-) -> list[Route]:
+def drop_in_routes(provider: MetricsProvider, dialect: str, stale_after_s: float) -> list[Route]:
     if dialect not in provider.dialect_names:
         raise LookupError(dialect)
     routes = [
         Route("/metrics", metrics_endpoint(provider, dialect), "metrics", f"metrics of {dialect}"),
-        *_status_routes(provider, stale_after_s, clock),
+        *_status_routes(provider, stale_after_s, time.monotonic),
     ]
-    plain = partial(plain_page, provider.latest, _links(routes), stale_after_s, clock)
+    plain = partial(plain_page, provider.latest, _links(routes), stale_after_s, time.monotonic)
     return [*routes, Route("/plain", plain, "plain"), Route("/", plain, "page")]
 
 
