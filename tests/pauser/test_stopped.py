@@ -18,7 +18,7 @@ from gpucommons.pauser.protocol import Notice, NoticeKind, Operation, PauserRequ
 from gpucommons.pauser.record import PauseRecord
 from gpucommons.pauser.stopped import FreezerMounts, why_stopped
 from pauser.rig import child, run_with, settings, watchdog_of
-from running import command
+from running import command_process
 from stopping import WAYS, Stopper, by_signal
 from waiting import until
 
@@ -247,7 +247,7 @@ def test_a_program_that_is_stopped_when_the_agent_ends_is_resumed_later(cuda: Fa
             other.runs()
             assert program.state is State.LOCKED
             assert recorded(record) == [program.pid]
-            done = command("resume", "--all", "--record", str(record), environment=cuda.environment())
+            done = command_process("resume", "--all", "--record", str(record), environment=cuda.environment())
             assert done.returncode == 1
             assert "stopped by its user" in done.stdout
     program.runs()
@@ -284,7 +284,7 @@ def test_a_restored_program_is_not_waited_for_while_it_is_stopped(cuda: FakeCuda
 
     run_with(settings(cuda, record), park)
     with by_signal(program.pid):
-        done = command("resume", "--all", "--record", str(record), environment=cuda.environment())
+        done = command_process("resume", "--all", "--record", str(record), environment=cuda.environment())
         assert done.returncode == 1
         assert "stopped by its user" in done.stdout
     assert program.state is State.CHECKPOINTED
