@@ -44,7 +44,8 @@ from bench.table import show  # noqa: E402
 from gpucommons.model.process_identity import ProcessKey  # noqa: E402
 from gpucommons.pauser.client import Pauser, PauserSettings  # noqa: E402
 from gpucommons.pauser.release import has_ended, key_of  # noqa: E402
-from parking.torch_notebooks import Cell, Notebook, notebook, nvml_bytes  # noqa: E402
+from parking.torch_notebooks import Cell, Notebook, notebook  # noqa: E402
+from pauser.gpu_programs import nvml_bytes  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("arrival_programs.py")
 GIB = 2**30
@@ -367,7 +368,7 @@ def are_back(books: list[Notebook], cells: Mapping[ProcessKey, Cell | None]) -> 
     """Uses these programs at once. Returns how many give what they gave before, and after how many seconds all do."""
     begun_s = time.monotonic()
     for book in books:
-        book.begin_cell()
+        book.ask()
     pairs = [(cells[book.key], book.end_cell(90)) for book in books]
     same = sum(before is not None and again is not None and again[1:] == before[1:] for before, again in pairs)
     return same, time.monotonic() - begun_s

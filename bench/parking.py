@@ -34,7 +34,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 from bench.table import show  # noqa: E402
 from gpucommons.pauser.client import Pauser, PauserSettings  # noqa: E402
 from gpucommons.pauser.protocol import Reply  # noqa: E402
-from parking.torch_notebooks import Notebook, notebook, nvml_bytes  # noqa: E402
+from parking.torch_notebooks import Notebook, notebook  # noqa: E402
+from pauser.gpu_programs import nvml_bytes  # noqa: E402
 from running import RunningAgent, running_agent  # noqa: E402
 from scheduler.torch_programs import TorchProgram  # noqa: E402
 

@@ -4,6 +4,7 @@ adds to such a wait."""
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -24,6 +25,19 @@ def until(ask: Callable[[], T | None], what: str = "the condition holds", within
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.3, 0.2)
     return answer
+
+
+def until_removed(cgroup: Path) -> None:
+    """Removes the cgroup once its last process has ended."""
+
+    def is_removed() -> bool:
+        try:
+            cgroup.rmdir()
+        except OSError:
+            return False
+        return True
+
+    until(is_removed, f"{cgroup} is empty")
 
 
 class LoadMeter:

@@ -17,7 +17,7 @@ from adversary.on_disk import assert_layers_agree
 from gpucommons.leases.protocol import LeaseConnection
 from needs import needs_root
 from running import running_agent
-from waiting import until
+from waiting import until, until_removed
 
 MEMORY_MAX = {True: "memory.max", False: "memory.limit_in_bytes"}
 MEMORY_NOW = {True: "memory.current", False: "memory.usage_in_bytes"}
@@ -35,7 +35,7 @@ def control_group(controller: str) -> Iterator[tuple[Path, bool]]:
     finally:
         for pid in (path / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-        until(lambda: _is_removed(path), "the group is empty and removed")
+        until_removed(path)
 
 
 def _place_of(controller: str) -> tuple[Path, bool]:
@@ -51,14 +51,6 @@ def _place_of(controller: str) -> tuple[Path, bool]:
                 continue
             return path, True
     pytest.skip(f"needs a control group with the controller {controller}")
-
-
-def _is_removed(path: Path) -> bool:
-    try:
-        path.rmdir()
-    except OSError:
-        return False
-    return True
 
 
 def joining(group: Path) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ from waiting import until
 pytestmark = NEEDS_GPU
 pytest.importorskip("torch")
 
-from parking.torch_notebooks import notebook, nvml_bytes  # noqa: E402
+from parking.torch_notebooks import notebook  # noqa: E402
+from pauser.gpu_programs import nvml_bytes  # noqa: E402
 
 CYCLES = 20
 GIB = 10.0

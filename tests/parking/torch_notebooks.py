@@ -1,7 +1,5 @@
-"""Starts programs of torch_notebook.py, runs their cells, and shows what NVML says of their memory."""
+"""Starts programs of torch_notebook.py, and runs their cells."""
 
-import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,10 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import pynvml
-
-from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser.release import key_of
+from pauser.gpu_programs import AnsweringProgram
 
 PROGRAM = Path(__file__).with_name("torch_notebook.py")
 
@@ -25,33 +20,15 @@ class Cell(NamedTuple):
     checksum: int
 
 
-class Notebook:
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self.process = process
-        key = key_of(process.pid)
-        assert key is not None
-        self.key: ProcessKey = key
-        assert self._line(120) == "ready"
-
+class Notebook(AnsweringProgram):
     def run_cell(self, within_s: float = 120) -> Cell | None:
         """None where the cell does not end in time, because the program is paused."""
-        self.begin_cell()
+        self.ask()
         return self.end_cell(within_s)
-
-    def begin_cell(self) -> None:
-        assert self.process.stdin is not None
-        os.write(self.process.stdin.fileno(), b"\n")
 
     def end_cell(self, within_s: float = 120) -> Cell | None:
         line = self._line(within_s)
         return None if line is None else Cell(*map(int, line.split()))
-
-    def _line(self, within_s: float) -> str | None:
-        assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        if not select.select([descriptor], [], [], within_s)[0]:
-            return None
-        return os.read(descriptor, 4096).decode().strip()
 
 
 @contextmanager
@@ -70,11 +47,3 @@ def notebook(gib: float, with_session: bool = True) -> Iterator[Notebook]:
     finally:
         process.kill()
         process.wait()
-
-
-def nvml_bytes(pid: int) -> int:
-    """What NVML shows for this process on all GPUs."""
-    pynvml.nvmlInit()
-    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-    rows = [row for handle in handles for row in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-    return sum(row.usedGpuMemory or 0 for row in rows if row.pid == pid)

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pynvml
+
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.release import key_of
 
 PROGRAM = Path(__file__).with_name("gpu_program.py")
 
 
-class GpuProgram:
+class AnsweringProgram:
+    """A program that prints a line when it is ready, and one for each line that it reads."""
+
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
         key = key_of(process.pid)
@@ -22,10 +26,22 @@ class GpuProgram:
         self.key: ProcessKey = key
         assert self._line(120) == "ready"
 
-    def asked(self, within_s: float = 60) -> tuple[int, int] | None:
-        """Products so far and the checksum; None where it does not answer in time, since it is paused."""
+    def ask(self) -> None:
         assert self.process.stdin is not None
         os.write(self.process.stdin.fileno(), b"\n")
+
+    def _line(self, within_s: float) -> str | None:
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        if not select.select([descriptor], [], [], within_s)[0]:
+            return None
+        return os.read(descriptor, 4096).decode().strip()
+
+
+class GpuProgram(AnsweringProgram):
+    def asked(self, within_s: float = 60) -> tuple[int, int] | None:
+        """Products so far and the checksum; None where it does not answer in time, since it is paused."""
+        self.ask()
         return self.answer(within_s)
 
     def answer(self, within_s: float = 60) -> tuple[int, int] | None:
@@ -34,13 +50,6 @@ class GpuProgram:
             return None
         products, checksum = line.split()
         return int(products), int(checksum)
-
-    def _line(self, within_s: float) -> str | None:
-        assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        if not select.select([descriptor], [], [], within_s)[0]:
-            return None
-        return os.read(descriptor, 4096).decode().strip()
 
 
 @contextmanager
@@ -54,3 +63,11 @@ def gpu_program(size: int = 2048, gib: float = 0, uid: int | None = None) -> Ite
     finally:
         process.kill()
         process.wait()
+
+
+def nvml_bytes(pid: int) -> int:
+    """What NVML shows for this process on all GPUs."""
+    pynvml.nvmlInit()
+    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+    rows = [row for handle in handles for row in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    return sum(row.usedGpuMemory or 0 for row in rows if row.pid == pid)

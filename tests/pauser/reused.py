@@ -12,7 +12,7 @@ from pathlib import Path
 from fakes.cuda.control import FakeCuda
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
-from pauser.rig import run_with, settings
+from pauser.rig import code_of, run_with, settings
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         opened.write(Entry(first.pid, first.key.start_ticks, Stage.LOCKED))
         opened.close()
         await asyncio.to_thread(run_with, settings(fake, record.with_name("stale")), started)
-        return [0 if reply.failure is None else reply.failure.code for reply in replies]
+        return [*map(code_of, replies)]
 
     states: list[str] = []
 

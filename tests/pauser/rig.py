@@ -14,6 +14,7 @@ from typing import TypeVar
 import psutil
 
 from fakes.cuda.control import FakeCuda
+from gpucommons.pauser.backend import Failure
 from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import (
     MAX_REPLY_BYTES,
@@ -30,6 +31,12 @@ from waiting import until
 
 T = TypeVar("T")
 GPU = "gpu0"
+
+
+def code_of(answer: Reply | Failure | None) -> int:
+    """0 where it succeeded."""
+    failed = answer.failure if isinstance(answer, Reply) else answer
+    return 0 if failed is None else failed.code
 
 
 def environment(fake: FakeCuda | None = None) -> dict[str, str]:

@@ -14,15 +14,11 @@ from fakes.cuda.control import FakeCuda
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser, PauserSettings
-from gpucommons.pauser.protocol import Notice, Paused, Reply
+from gpucommons.pauser.protocol import Notice, Paused
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
-from pauser.rig import environment, pausing, run_with, service, settings
+from pauser.rig import code_of, environment, pausing, run_with, service, settings
 from tiers import in_long_tier
 from waiting import until
-
-
-def code_of(reply: Reply) -> int:
-    return 0 if reply.failure is None else reply.failure.code
 
 
 def entries(record: Path) -> list[tuple[int, Stage]]:

@@ -18,7 +18,7 @@ from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.freeze import Freeze
 from gpucommons.pauser.release import state_letter
 from needs import needs_root
-from pauser.rig import environment, run_with
+from pauser.rig import code_of, environment, run_with
 from waiting import until
 
 
@@ -55,10 +55,6 @@ def container() -> Iterator[Path]:
 
 def put(program: FakeProgram, into: Path) -> None:
     (into / "cgroup.procs").write_text(str(program.pid))
-
-
-def code_of(failed: Failure | None) -> int:
-    return 0 if failed is None else failed.code
 
 
 def test_a_bare_program_is_stopped_and_continued(cuda: FakeCuda) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pynvml
 import pytest
 
 from gpucommons.pauser import cuda
@@ -19,8 +18,8 @@ from gpucommons.pauser.client import Pauser, PauserSettings
 from gpucommons.pauser.protocol import Operation, PauserRequest
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from needs import needs_root
-from pauser.gpu_programs import GpuProgram, gpu_program
-from pauser.rig import Connection, arguments, environment, run_with
+from pauser.gpu_programs import GpuProgram, gpu_program, nvml_bytes
+from pauser.rig import Connection, arguments, code_of, environment, run_with
 from running import command_process
 
 pytestmark = pytest.mark.gpu
@@ -42,10 +41,6 @@ def given(record: Path) -> PauserSettings:
 def program() -> Iterator[GpuProgram]:
     with gpu_program() as started:
         yield started
-
-
-def code_of(failed: Failure | None) -> int:
-    return 0 if failed is None else failed.code
 
 
 async def locked(pauser: Pauser, program: GpuProgram, timeout_ms: int = 2000) -> float:
@@ -181,7 +176,7 @@ def test_two_gibibytes_come_back_bit_for_bit(given: PauserSettings) -> None:
                 reply = await pauser.checkpoint(program.key, memory_bytes=3 << 30)
                 assert reply.failure is None, reply.failure
                 assert (await pauser.state(program.key)).state is State.CHECKPOINTED
-                assert _gpu_bytes(program.key.pid) == 0
+                assert nvml_bytes(program.key.pid) == 0
                 reply = await pauser.restore(program.key)
                 assert reply.failure is None, reply.failure
                 assert (await pauser.unlock(program.key)).failure is None
@@ -190,13 +185,6 @@ def test_two_gibibytes_come_back_bit_for_bit(given: PauserSettings) -> None:
                 assert after[1] == before[1]
 
         run_with(given, body)
-
-
-def _gpu_bytes(pid: int) -> int:
-    pynvml.nvmlInit()
-    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-    rows = [row for handle in handles for row in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-    return sum(row.usedGpuMemory or 0 for row in rows if row.pid == pid)
 
 
 def test_a_pauser_killed_in_a_checkpoint_or_restore_loses_nothing(record: Path, given: PauserSettings) -> None:

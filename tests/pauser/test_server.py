@@ -17,7 +17,7 @@ from gpucommons.pauser.backend import Code, State
 from gpucommons.pauser.protocol import Hello, Operation, PauserRequest, decode_message
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from needs import needs_program, needs_root
-from pauser.rig import Connection, child, environment, kill_with_watchdog, service
+from pauser.rig import Connection, child, code_of, environment, kill_with_watchdog, service
 from tiers import in_long_tier
 from waiting import until
 
@@ -211,7 +211,7 @@ def test_requests_for_a_program_whose_call_hangs_are_refused_at_once(cuda: FakeC
         codes: dict[int, int] = {}
         while 100 not in codes or len(codes) < 79:
             reply = agent.reply()
-            codes[reply.number] = 0 if reply.failure is None else reply.failure.code
+            codes[reply.number] = code_of(reply)
         assert codes.pop(100) == 0
         assert list(codes.values()).count(Code.BUSY) == 78
         assert other.state is State.LOCKED

@@ -17,7 +17,7 @@ from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Notice, NoticeKind, Operation, PauserRequest, Reply
 from gpucommons.pauser.record import PauseRecord
 from gpucommons.pauser.stopped import FreezerMounts, why_stopped
-from pauser.rig import child, run_with, settings, watchdog_of
+from pauser.rig import child, code_of, run_with, settings, watchdog_of
 from running import command_process
 from stopping import WAYS, Stopper, by_signal
 from waiting import until
@@ -26,10 +26,6 @@ from waiting import until
 @pytest.fixture(params=WAYS)
 def stopped(request: pytest.FixtureRequest) -> Stopper:
     return WAYS[request.param]
-
-
-def code_of(reply: Reply) -> int:
-    return 0 if reply.failure is None else reply.failure.code
 
 
 def recorded(record: Path) -> list[int]:

@@ -28,7 +28,7 @@ from running import RunningAgent, running_agent
 from scheduler.served import Served, serving
 from tiers import in_long_tier
 from users import as_user
-from waiting import until
+from waiting import until, until_removed
 
 ROOT = PeerCredentials(pid=1, uid=0, gid=0)
 SEND = """
@@ -53,15 +53,7 @@ def cgroup() -> Iterator[Path]:
     try:
         yield made
     finally:
-        until(lambda: _removed(made), "the cgroup is empty")
-
-
-def _removed(directory: Path) -> bool:
-    try:
-        directory.rmdir()
-    except OSError:
-        return False
-    return True
+        until_removed(made)
 
 
 @contextmanager

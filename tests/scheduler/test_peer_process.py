@@ -20,7 +20,7 @@ from needs import needs_root
 from scheduler.peer_child import Peer, as_peer
 from scheduler.served import serving
 from users import FIRST_SUBORDINATE, in_namespace
-from waiting import until
+from waiting import until, until_removed
 
 ALICE, AGENT = 1501, 1500
 MADE_UP = "ab" * 32
@@ -112,15 +112,7 @@ def in_cgroup(*names: str, theirs: bool) -> Iterator[int]:
         process.send_signal(signal.SIGKILL)
         process.wait(10)
         for directory in reversed(made):
-            until(lambda directory=directory: _removed(directory), "the cgroup is empty")  # type: ignore[misc]
-
-
-def _removed(directory: Path) -> bool:
-    try:
-        directory.rmdir()
-    except OSError:
-        return False
-    return True
+            until_removed(directory)
 
 
 def test_a_container_counts_where_root_has_named_it() -> None:

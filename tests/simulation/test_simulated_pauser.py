@@ -7,10 +7,11 @@ from time import monotonic
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code
 from gpucommons.pauser.client import Pauser, PauserSettings
-from gpucommons.pauser.protocol import Notice, Reply
+from gpucommons.pauser.protocol import Notice
 from gpucommons.simulation.lab_jobs import JOBS, LabJob
 from gpucommons.simulation.shared_load import SharedLoad
 from gpucommons.simulation.simulated_pauser import SimulatedPauser
+from pauser.rig import code_of
 from waiting import until
 
 # Its memory moves in a fraction of a second.
@@ -39,10 +40,6 @@ class Lab:
             await self.pauser.stop()
 
         asyncio.run(whole())
-
-
-def code_of(reply: Reply) -> int:
-    return 0 if reply.failure is None else reply.failure.code
 
 
 async def stands_still(lab: Lab) -> bool:

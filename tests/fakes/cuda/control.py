@@ -211,12 +211,6 @@ class FakeCuda:
         self.lines = [line for line in self.lines if not line.startswith(beginnings)]
         self._write()
 
-    def nvml_processes(self, gpu: int = 0) -> Iterator[str]:
-        """Lines for the fake NVML: what the living programs hold on this GPU."""
-        for program in self.programs:
-            if program.process.poll() is None and program.gpu_bytes:
-                yield f"process {gpu} 0 {program.pid} {program.gpu_bytes} 4294967295 4294967295"
-
     def close(self) -> None:
         self.unsay("hang", "slow", "fail")
         for program in self.programs:
