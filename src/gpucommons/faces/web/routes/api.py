@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
 from typing import Any
 
 from gpucommons.base.threads import in_daemon_thread
@@ -70,7 +71,7 @@ class Api:
         self._reports: Counter[Viewer] = Counter()
         self._turn_log = TurnLog()
         self._index = encode(index(version))
-        self._openapi = encode(openapi(version))
+        self._version = version
         # Part of every ETag: sequence numbers start again with each agent.
         self._life = secrets.token_hex(4)
         self._sequence = -1
@@ -101,7 +102,7 @@ class Api:
         return Response(self._index, _JSON)
 
     def openapi(self, request: Request) -> Response:
-        return Response(self._openapi, _JSON)
+        return Response(_encode_openapi(self._version), _JSON)
 
     def resource(self, resource: Resource, request: Request) -> Response:
         view = self._view(request.viewer)
@@ -270,6 +271,12 @@ def _response(request: Request, body: bytes, etag: str, compress: Callable[[], b
     if len(body) >= _WORTH_GZIP_BYTES and accepts_gzip(request.accept_encoding):
         return Response(compress(), _JSON, headers={**headers, "Content-Encoding": "gzip"})
     return Response(body, _JSON, headers=headers)
+
+
+@cache
+def _encode_openapi(version: str) -> bytes:
+    """Made when it is first asked for, which is rare: 0.2 MB."""
+    return encode(openapi(version))
 
 
 def _not_modified(etag: str) -> Response:

@@ -6,8 +6,8 @@ Their policy forbids scripts and other hosts, so that they work in any browser a
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 
+from gpucommons.base.text import escape
 from gpucommons.faces.documents.node import state_of
 from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, text
 from gpucommons.model.problems import ProblemKind

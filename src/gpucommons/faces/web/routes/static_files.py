@@ -3,14 +3,15 @@
 Each has an ETag of its content, so that a browser does not load a file again that it has.
 """
 
+import gzip
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from functools import cache
+from pathlib import Path
 
+from gpucommons.base.text import escape
 from gpucommons.faces.web.routes.request import CLOSED_POLICY, Request, Response, accepts_gzip, gzip_body, matches_etag
 from gpucommons.model.snapshot import Snapshot
 
@@ -34,7 +35,6 @@ _VENDORED = "vendor/"
 @dataclass(frozen=True, slots=True)
 class StaticFile:
     content_type: str
-    plain: bytes
     compressed: bytes
     etag: str
 
@@ -44,7 +44,12 @@ class StaticFile:
         if name.endswith(".js") and not name.startswith(_VENDORED):
             plain = _NOT_SERVED.sub(b"", plain)
         digest = hashlib.sha256(plain).hexdigest()[:20]
-        return cls(content_type, plain, gzip_body(plain, 9), f'"{digest}"')
+        return cls(content_type, gzip_body(plain, 9), f'"{digest}"')
+
+    @property
+    def plain(self) -> bytes:
+        """Not kept: every browser accepts gzip."""
+        return gzip.decompress(self.compressed)
 
     def endpoint(self, request: Request) -> Response:
         headers = {"ETag": self.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
@@ -55,26 +60,20 @@ class StaticFile:
         return Response(self.plain, self.content_type, headers=headers)
 
 
-def static_files() -> dict[str, StaticFile]:
-    """Every file of the page by its path below `static/`."""
-    root = files("gpucommons.faces.web") / "static"
-    return {name: StaticFile.of(name, file.read_bytes()) for name, file in _walk(root, "")}
-
-
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        name = f"{prefix}{entry.name}"
-        if entry.is_dir():
-            yield from _walk(entry, f"{name}/")
-        elif name[name.rfind(".") :] in _TYPES:
-            yield name, entry
+@cache
+def static_files() -> Mapping[str, StaticFile]:
+    """Every file of the page by its path below `static/`. All listeners share them."""
+    root = Path(__file__).parent.parent / "static"
+    named = {str(file.relative_to(root)): file for file in sorted(root.rglob("*")) if file.suffix in _TYPES}
+    return {name: StaticFile.of(name, file.read_bytes()) for name, file in named.items()}
 
 
 def index_endpoint(
     index: StaticFile, latest: Callable[[], Snapshot | None], fleet_path: str = ""
 ) -> Callable[[Request], Response]:
     """`fleet_path` is where the page of the fleet is; empty where there is none."""
-    return lambda request: _index(index.plain, latest(), fleet_path, request)
+    plain = index.plain
+    return lambda request: _index(plain, latest(), fleet_path, request)
 
 
 def _index(index: bytes, snapshot: Snapshot | None, fleet_path: str, request: Request) -> Response:

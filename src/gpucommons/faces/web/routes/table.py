@@ -121,7 +121,7 @@ def main_routes(
     routes.append(Route("/plain", plain, "plain"))
     if api is None:
         return [*routes, Route("/", plain, "page")]
-    files = static_files()
+    files = dict(static_files())
     index = index_endpoint(files.pop("index.html"), provider.latest, _FLEET_PATH if api.has_fleet else "")
     fleet_page = index_endpoint(files.pop("fleet.html"), provider.latest)
     return [
