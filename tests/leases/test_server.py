@@ -12,9 +12,10 @@ import pytest
 
 from gpucommons.base import line_server
 from gpucommons.base.peers import Admins, PeerProcess
-from gpucommons.leases.protocol import MAX_LINE_BYTES
+from gpucommons.leases.protocol import MAX_LINE_BYTES, RunRequest
 from gpucommons.leases.service import server as server_module
 from gpucommons.leases.service.server import LeaseAccess, LeaseServer
+from gpucommons.leases.service.service import LeaseClient
 from leases.random_node import whole
 from leases.stepped_service import SteppedService
 from waiting import until
@@ -165,5 +166,55 @@ def test_a_client_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
         assert max(sizes) < 80 * 1024
         for writer in (*keep, deaf):
             writer.close()
+
+    serving(tmp_path, scenario)
+
+
+async def steps_of_the_loop() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def test_the_clock_rests_while_there_is_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Then a clock that does not rest ticks with every step of the loop.
+    monkeypatch.setattr(server_module, "_TICK_S", 0)
+
+    async def scenario(server: LeaseServer, path: Path) -> None:
+        ticks: list[None] = []
+        tick = server.service.tick
+        monkeypatch.setattr(server.service, "tick", lambda: ticks.append(tick()))
+        await steps_of_the_loop()
+        assert len(ticks) == 1
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b'{"request": "run", "gpus": 1}\n')
+        await reader.readline()
+        seen = len(ticks)
+        await steps_of_the_loop()
+        assert len(ticks) >= seen + 50
+        writer.close()
+        await asyncio.to_thread(until, lambda: not server.service.has_requests, "the lease is over")
+        await steps_of_the_loop()
+        seen = len(ticks)
+        await steps_of_the_loop()
+        assert len(ticks) == seen
+
+    serving(tmp_path, scenario)
+
+
+def test_the_time_of_day_is_looked_at_before_the_first_request_after_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(server: LeaseServer, path: Path) -> None:
+        calls: list[str] = []
+        open_lease = server.service.open
+
+        def opened(client: LeaseClient, request: RunRequest) -> str:
+            calls.append("open")
+            return open_lease(client, request)
+
+        monkeypatch.setattr(server.service, "tick", lambda: calls.append("tick"))
+        monkeypatch.setattr(server.service, "open", opened)
+        assert (await exchange(path, b'{"request": "run", "gpus": 1}\n'))["event"] == "queued"
+        assert calls[:2] == ["tick", "open"]
 
     serving(tmp_path, scenario)

@@ -14,7 +14,7 @@ from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.owners.attribution_stage import ProcessSources
 from gpucommons.simulation.lab_people import LabNames
-from gpucommons.sources.host.process_details import ProcessDetailsReader
+from gpucommons.sources.host.process_details import CommandReader, ProcessDetailsReader
 from gpucommons.sources.source import Source
 
 KEY = ProcessKey(7, 100)
@@ -64,3 +64,50 @@ def test_the_gpus_are_read_while_a_command_line_hangs(tmp_path: Path) -> None:
     assert snapshot.readings.gpus is not None
     assert snapshot.readings.attribution is not None
     assert snapshot.readings.process_contexts == {KEY: ProcessContext(session_id=1)}
+
+
+def test_without_processes_no_thread_is_woken_for_command_lines(tmp_path: Path) -> None:
+    pids: tuple[list[int], ...] = ([], [KEY.pid], [], [], [])
+    shown = iter(pids)
+    world = ProcessSources(ProcessDetailsReader(tmp_path), HOST, LabNames(), CommandReader(tmp_path))
+    add_process(tmp_path, KEY.pid)
+    sources, stage = with_attribution(
+        [
+            Source(
+                "nvml",
+                "gpus",
+                GpuReading,
+                lambda: reading(gpu(0, [gpu_process(pid, 1) for pid in next(shown)])),
+                runs_on="loop",
+            )
+        ],
+        world,
+    )
+    read_on: list[str] = []
+    commands = sources[1]
+
+    def read() -> object:
+        read_on.append(threading.current_thread().name)
+        return commands.read()
+
+    async def read_all() -> list[Snapshot]:
+        now_s = [1000.0]
+        threaded = commands._replace(read=read, runs_on="thread")
+        sampler = Sampler(
+            [sources[0], threaded], interval_s=1.0, hostname="h", derive=stage, monotonic=lambda: now_s[0]
+        )
+        snapshots = []
+        for _ in pids:
+            snapshots.append(await sampler.tick(settle_s=5.0))
+            now_s[0] += 1.0
+        sampler.close()
+        return snapshots
+
+    first, second, *_, last = asyncio.run(read_all())
+    assert first.sources["command_lines"].up
+    # A process that has gone is kept for one reading more, and what is known of it is dropped on the thread.
+    assert read_on == ["source-command_lines"] * 3
+    assert second.readings.command_lines is not None
+    assert KEY in second.readings.command_lines.by_key
+    assert last.readings.command_lines is not None
+    assert last.readings.command_lines.by_key == {}

@@ -309,10 +309,11 @@ class Sampler:
             reads = [tracker.source.read for tracker in trackers]
             self._threads[thread].submit(reads, batch.outcomes, partial(self._end, thread, batch))
         if self._awaited:
-            self._settled = asyncio.get_running_loop().create_future()
-            await asyncio.wait(
-                (self._settled,), timeout=self._interval_s * _SETTLE_RATIO if settle_s is None else settle_s
-            )
+            loop = asyncio.get_running_loop()
+            self._settled = loop.create_future()
+            limit = loop.call_later(self._interval_s * _SETTLE_RATIO if settle_s is None else settle_s, self._settle)
+            await self._settled
+            limit.cancel()
             # A read that hangs costs its own reading, not those that came before it on its thread.
             for batch in self._awaited.values():
                 self._take(batch)
@@ -325,17 +326,23 @@ class Sampler:
             if tracker.is_due(now_s):
                 tracker.start(now_s)
                 thread = _thread_name(tracker)
-                if thread:
-                    by_thread.setdefault(thread, []).append(tracker)
-                else:
+                if not thread:
                     self._finish(tracker, _outcome(tracker.source.read))
+                elif (reading := tracker.source.read_at_once()) is not None:
+                    self._finish(tracker, reading)
+                else:
+                    by_thread.setdefault(thread, []).append(tracker)
         return by_thread
 
     def _end(self, thread: str, batch: _Batch) -> None:
         self._take(batch)
         if self._awaited.get(thread) is batch:
             del self._awaited[thread]
-        if not self._awaited and self._settled is not None and not self._settled.done():
+        if not self._awaited:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
     def _take(self, batch: _Batch) -> None:

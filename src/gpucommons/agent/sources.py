@@ -108,6 +108,7 @@ def with_attribution(
                 source.cadence_s,
                 _COMMANDS_DEADLINE_S,
                 runs_on=source.runs_on,
+                read_at_once=commands.read_at_once,
             )
         )
     return attributed, AttributionStage(identities, world.users, rules)

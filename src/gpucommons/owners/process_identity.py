@@ -230,6 +230,10 @@ class CommandLines:
         self._known: dict[ProcessKey, _Known] = {}
         self._reading = CommandLineReading()
 
+    def read_at_once(self) -> CommandLineReading | None:
+        """The reading while there are no processes, else None. Call it from any thread."""
+        return None if self._known or self._identities.table.by_key else self._reading
+
     def read(self) -> CommandLineReading:
         """The same object for as long as nothing has changed."""
         before = self._known

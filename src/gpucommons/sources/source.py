@@ -20,9 +20,10 @@ class Source(NamedTuple):
     """`read` returns a `produces` for the field `feeds` of Readings. To wrap a source, replace its `read`.
 
     A "thread" source may block: it has its own daemon thread, so that a hung read costs only its own reading. Sources
-    with the same `thread` are read on one, one after the other. A "loop" source returns what it already holds and must
-    not block. `run`, if set, is the background task that keeps it current. A read may take `deadline_s`, or one cadence
-    if that is longer. The agent is ready once every `essential` source has a reading.
+    with the same `thread` are read on one, one after the other. `read_at_once`, on the loop, returns the reading where
+    nothing has to be read for it, else None: an idle thread is not woken each second. A "loop" source returns what it
+    already holds and must not block. `run`, if set, is the background task that keeps it current. A read may take
+    `deadline_s`, or one cadence if that is longer. The agent is ready once every `essential` source has a reading.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Source(NamedTuple):
     essential: bool = False
     runs_on: Literal["thread", "loop"] = "thread"
     thread: str = ""
+    read_at_once: Callable[[], object | None] = lambda: None
     run: Callable[[], Awaitable[None]] | None = None
 
 

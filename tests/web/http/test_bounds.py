@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.faces import FakeFaces
-from gpucommons.faces.web.http.connections import ConnectionGuard, ConnectionLimits, ConnectionPhase, overdue
+from gpucommons.faces.web.http.connections import (
+    ConnectionGuard,
+    ConnectionLimits,
+    ConnectionPhase,
+    Connections,
+    overdue,
+)
 from gpucommons.faces.web.http.protocol import OutgoingResponse
 from gpucommons.faces.web.http.request_head import RequestHead
 from guarded import LARGE_BODY, answer_that_stays_in_our_buffer, guarded
@@ -258,5 +264,18 @@ def test_a_stream_that_is_not_read_is_closed() -> None:
             peer.request("/stream")
             await until(lambda: connections.refused["slow_reader"] == 1)
             await until(lambda: connections.open == 0)
+
+    run(check())
+
+
+def test_without_connections_the_sweeper_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        connections, sweeps = Connections(ConnectionLimits(sweep_s=0)), list[float]()
+        monkeypatch.setattr(connections, "sweep", sweeps.append)
+        sweeping = asyncio.create_task(connections.sweep_forever())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        sweeping.cancel()
+        assert sweeps == []
 
     run(check())

@@ -23,8 +23,6 @@ from gpucommons.config.state_directory import lease_record
 from gpucommons.faces.documents.job import JobQuery, ReadJob, job_document
 from gpucommons.faces.documents.queue import queue_document
 from gpucommons.faces.documents.report import LedgerUnreadable
-from gpucommons.leases.mps.control import MpsControl
-from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
 from gpucommons.leases.policy.values import LeaseRefused, SlotUse
 from gpucommons.leases.service.limits import LeaseHost
 from gpucommons.leases.service.record import LeaseRecord
@@ -40,8 +38,10 @@ from gpucommons.simulation.scenario import Scenario
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.source import Source, SourceStarting
 
+# Imported where they are used: most nodes have no MPS.
 if TYPE_CHECKING:
     from gpucommons.agent.sharing.pausing import Enforcer
+    from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
     from gpucommons.simulation.shared_lab import LabLeaseUsers
 
 # Of the daemons, below the runtime directory.
@@ -155,13 +155,14 @@ class Leasing:
         if not facts.slots and facts == self._known and not server.service.has_requests and self._users is None:
             return
         self._known = facts
-        self._thread.call(lambda: self._update(server.service, facts))
+        self._thread.call(lambda: self._update(server, facts))
 
-    def _update(self, service: LeaseService, facts: LeaseFacts) -> None:
+    def _update(self, server: LeaseServer, facts: LeaseFacts) -> None:
         """On the thread of leases."""
-        service.update(facts)
+        server.wake()
+        server.service.update(facts)
         if self._users is not None:
-            self._users.step(service, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
+            self._users.step(server.service, ProcessKey(os.getpid(), start_ticks_of(os.getpid()) or 0))
 
     def _read(self) -> LeasesReading:
         server = self._server
@@ -255,10 +256,11 @@ class Leasing:
         descends = is_descendant if self._scenario is None else _never
         sends = send_signal if self._shows_own_pids else _send_to_none
         host = LeaseHost(time.time, time.monotonic, start_ticks_of, descends, self._request_report, sends)
-        mps, settings = self._mps_supervisor(), self._settings.leases
-        lease_mps = None if mps is None else LeaseMps(mps, settings.mps)
+        mps, lease_mps = self._make_mps()
         quotas = self._settings.lease_quotas.values()
-        service = LeaseService(settings, quotas, record, host, self._scenario, self._enforcement(), lease_mps)
+        service = LeaseService(
+            self._settings.leases, quotas, record, host, self._scenario, self._enforcement(), lease_mps
+        )
         server = LeaseServer(str(self._path), service, access)
         await server.start()
         self._server, self._mps = server, mps
@@ -266,14 +268,17 @@ class Leasing:
             await mps.start()
             service.settle()
 
-    def _mps_supervisor(self) -> MpsSupervisor | None:
-        """None where leases do not use MPS. A simulation has no GPU that it could use.
+    def _make_mps(self) -> "tuple[MpsSupervisor, LeaseMps] | tuple[None, None]":
+        """The daemons, and what leases see of them; None where leases do not use MPS. A simulation has no GPU for it.
 
         Where it was switched off, daemons that an earlier agent started are still to be stopped.
         """
         mode, directory = self._settings.leases.mps, runtime_directory() / _MPS_DIRECTORY
         if self._scenario is not None or (mode == "off" and not directory.is_dir()):
-            return None
+            return None, None
+        from gpucommons.leases.mps.control import MpsControl
+        from gpucommons.leases.mps.supervisor import LeaseMps, MpsSupervisor
+
         control = MpsControl(directory, is_shared=mode == "all_users")
         if (obstacle := control.general_obstacle()) and mode != "off":
             log.warning("leases: commands that share a GPU run without MPS: %s", obstacle)
@@ -286,7 +291,8 @@ class Leasing:
             if self._server is not None:
                 self._server.service.settle()
 
-        return MpsSupervisor(control, mode, self._user_name, gpu_name, on_change)
+        supervisor = MpsSupervisor(control, mode, self._user_name, gpu_name, on_change)
+        return supervisor, LeaseMps(supervisor, mode)
 
     def _enforcement(self) -> LeaseEnforcement | None:
         enforcer = self._enforcer

@@ -70,11 +70,12 @@ class LeaseServer:
         self._access = access
         self.lines = LineServer("the lease socket", _LIMITS, self._converse, lambda reason: encode_line(_error(reason)))
         self._ticking: asyncio.Task[None] | None = None
+        self._is_used = asyncio.Event()
 
     async def start(self) -> None:
         """Raises ListenError if the socket cannot be served."""
         await self.lines.start([self._path], "leases.socket")
-        self._ticking = asyncio.create_task(self._tick(), name="lease-clock")
+        self._ticking = asyncio.create_task(self._keep_ticking(), name="lease-clock")
 
     async def stop(self) -> None:
         """Closes the connections. The leases go on: the record keeps them for the next agent."""
@@ -84,13 +85,26 @@ class LeaseServer:
         self.service.close()
         await self.lines.stop()
 
-    async def _tick(self) -> None:
+    def wake(self) -> None:
+        """Call before the service is used. The clock rests while there is no request: nothing changes then."""
+        if not self._is_used.is_set():
+            # The time of day may have been set meanwhile.
+            self._tick()
+            self._is_used.set()
+
+    async def _keep_ticking(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            try:
-                self.service.tick()
-            except Exception:
-                log.exception("leases: an error in the queue; it goes on")
+            self._tick()
+            if not self.service.has_requests:
+                self._is_used.clear()
+                await self._is_used.wait()
+
+    def _tick(self) -> None:
+        try:
+            self.service.tick()
+        except Exception:
+            log.exception("leases: an error in the queue; it goes on")
 
     def _user(self, peer: LinePeer) -> _User:
         credentials, process = peer.credentials, process_of(peer.credentials)
@@ -104,6 +118,7 @@ class LeaseServer:
         )
 
     async def _converse(self, peer: LinePeer, raw: bytes, connection: LineConnection) -> None:
+        self.wake()
         user = self._user(peer)
         try:
             request = parse_request(raw)

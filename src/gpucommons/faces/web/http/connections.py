@@ -357,6 +357,7 @@ class Connections:
         self._of_origin: Counter[str] = Counter()
         self._scrapers: OrderedDict[str, None] = OrderedDict()
         self._empty: asyncio.Future[None] | None = None
+        self._is_used = asyncio.Event()
 
     @property
     def open(self) -> int:
@@ -382,6 +383,7 @@ class Connections:
         if has_room:
             self._guards[guard] = None
             self._of_origin[guard.origin] += 1
+            self._is_used.set()
         return has_room
 
     def scraped(self, origin: str) -> None:
@@ -430,8 +432,12 @@ class Connections:
             guard.check(now_s)
 
     async def sweep_forever(self) -> None:
+        """Rests while there is no connection."""
         loop = asyncio.get_running_loop()
         while True:
+            if not self._guards:
+                self._is_used.clear()
+                await self._is_used.wait()
             await asyncio.sleep(self.limits.sweep_s)
             try:
                 self.sweep(loop.time())
