@@ -54,7 +54,7 @@ def fleet_of(folder: Path, prices: dict[str, Prices]) -> Iterator[Fleet]:
     """A Prometheus that has recorded this month of the ledgers of two nodes."""
     needs_program("prometheus")
     now_s = time.time()
-    first_s = month(last_months(1, now_s, None)[0], now_s, None).since_s
+    first_s = month(last_months(1, now_s)[0], now_s, None).since_s
     # Within this month, also in its first seconds.
     at_s = max(float(first_s), now_s - 60)
     ledgers = {}
@@ -78,7 +78,7 @@ def fleet_of(folder: Path, prices: dict[str, Prices]) -> Iterator[Fleet]:
             held = sum(7200 + number + 3600 + 900 * number for number in range(len(prices)))
             prometheus.wait_for(f"sum(gpucommons:fleet_month_held_gpu_seconds:sum) == {held}")
             prometheus.wait_for("gpucommons:fleet_month_unpriced_gpu_seconds:sum or vector(0)")
-            yield Fleet(prometheus, ledgers, last_months(1, now_s, None)[0])
+            yield Fleet(prometheus, ledgers, last_months(1, now_s)[0])
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ from gpucommons.sources.kubernetes.api import ClusterAccess
 from gpucommons.sources.kubernetes.kubelet import PodDevicesFollower
 from gpucommons.sources.kubernetes.pods import LabelPatterns
 from gpucommons.sources.kubernetes.source import KubeletPodFollower, PodFollower
-from gpucommons.sources.mapping_files import AllocationRatioReader, JobMappingReader, parse_allocation_ratios
+from gpucommons.sources.mapping_files import AllocationRatioReader, JobMappingReader
 from gpucommons.sources.nvml.presence import DriverReader, GpuRecord
 from gpucommons.sources.people.user_names import host_user_names
 from gpucommons.sources.people.users import UsersReader, host_root
@@ -283,7 +283,7 @@ def _allocation_ratio(named: str) -> list[Source]:
     file = Path(named or "gpu_allocation.txt")
     if not named and not file.exists():
         return []
-    read = AllocationRatioReader(file, parse_allocation_ratios).read
+    read = AllocationRatioReader(file).read
     return [Source("allocation_ratio", "allocation_ratio", AllocationRatioReading, read, 5.0, 5.0)]
 
 

@@ -340,7 +340,7 @@ async def post_json(url: str, value: object, server: str, failure: Failure, *, t
         status = answer.status
         if 200 <= status < 300:
             return
-        body = await _beginning(answer, _CHUNK_BYTES)
+        body = await _beginning(answer)
     reason = "busy" if status in _LATER or status >= 500 else "status"
     raise failure(reason, f"{server} answered with status {status}{_reason(body)}")
 
@@ -358,13 +358,13 @@ async def _answer(request: HttpRequest, server: str, at: str, failure: Failure) 
         raise failure("unreachable", f"cannot reach {at}: {_why(error)}") from None
 
 
-async def _beginning(answer: Answer, max_bytes: int) -> bytes:
+async def _beginning(answer: Answer) -> bytes:
     body = b""
     async for chunk in answer.chunks():
         body += chunk
-        if len(body) >= max_bytes:
+        if len(body) >= _CHUNK_BYTES:
             break
-    return body[:max_bytes]
+    return body[:_CHUNK_BYTES]
 
 
 def _reason(body: bytes) -> str:

@@ -102,9 +102,9 @@ def month(text: str, now_s: float, zone: tzinfo | None) -> Period:
     return Period(since_s, max(since_s, min(int(after.timestamp()), int(now_s))))
 
 
-def last_months(count: int, now_s: float, zone: tzinfo | None) -> list[str]:
-    """The names of this month and of those before it, the earliest first."""
-    now = datetime.fromtimestamp(now_s, zone)
+def last_months(count: int, now_s: float) -> list[str]:
+    """In local time: the names of this month and of those before it, the earliest first."""
+    now = datetime.fromtimestamp(now_s)
     end = 12 * now.year + now.month
     return [f"{number // 12}-{number % 12 + 1:02}" for number in range(end - count, end)]
 

@@ -396,12 +396,12 @@ class Top(App[None]):
             self.notify(printable(reason), severity="error")
             return
 
-        def answered(agreed: bool | None) -> None:
+        def on_answer(agreed: bool | None) -> None:
             if agreed and (failure := send_signal(key, signal.Signals[name])):
                 self.notify(printable(failure), severity="error")
 
         question = f"Send {name} to pid {row['pid']} of {row['account']}: {row['name']}?"
-        self.push_screen(Confirm(printable(question)), answered)
+        self.push_screen(Confirm(printable(question)), on_answer)
 
     def action_order(self, order: str) -> None:
         node, key = self._selected_row("rows")
@@ -413,11 +413,11 @@ class Top(App[None]):
             self.notify(printable(reason), severity="error")
             return
 
-        def answered(agreed: bool | None) -> None:
+        def on_answer(agreed: bool | None) -> None:
             if agreed:
                 self.run_worker(self._order(order, pid))
 
-        self.push_screen(Confirm(printable(QUESTIONS[order].format(f"the program of pid {pid}"))), answered)
+        self.push_screen(Confirm(printable(QUESTIONS[order].format(f"the program of pid {pid}"))), on_answer)
 
     async def _order(self, order: str, pid: int) -> None:
         said, done = await asyncio.to_thread(carry_out, order, pid, self._config)

@@ -266,7 +266,7 @@ def _read_accounts(path: Path, now_wall_s: float, prices: Prices) -> AccountsRea
 def _months(path: Path, now_wall_s: float, prices: Prices) -> dict[MonthKey, Billed]:
     """This month, and in its first days the last one, by user and group."""
     months: dict[MonthKey, Billed] = {}
-    (this,), (last,) = (last_months(1, at_s, None) for at_s in (now_wall_s, now_wall_s - _LAST_MONTH_DAYS * DAY_S))
+    (this,), (last,) = (last_months(1, at_s) for at_s in (now_wall_s, now_wall_s - _LAST_MONTH_DAYS * DAY_S))
     for name in {this, last}:
         period = read_period(path, *month(name, now_wall_s, None))
         for (slot, account), amounts in period.usage.items():

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios
@@ -123,11 +123,8 @@ _MAX_RATIO_BYTES = 64 * 1024
 
 
 class AllocationRatioReader:
-    """`parse` raises an exception with a one-line text. While the file is invalid, the last valid ratios apply."""
-
-    def __init__(self, path: Path, parse: Callable[[str], AllocationRatios]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._parse = parse
         self._stamp: tuple[int, int, int] | None = None
         self._reading = AllocationRatioReading(None)
 
@@ -147,8 +144,8 @@ class AllocationRatioReader:
             return self._invalid(f"{error.strerror}; create it with a number above 0, such as 2")
         self._stamp = stamp
         try:
-            ratios = self._parse(text)
-        except Exception as error:
+            ratios = parse_allocation_ratios(text)
+        except RatioError as error:
             return self._invalid(str(error))
         if self._reading.problem:
             log.info("%s: valid again", self._path)

@@ -96,8 +96,8 @@ def read(given: Mapping[str, Value], now_s: float) -> tuple[FleetBy, list[str]]:
     if by is FleetBy.MONTH:
         if "month" in given:
             raise BadParameter("month", "expected no month with by=month, which lists the last twelve")
-        return by, last_months(_LISTED_MONTHS, now_s, None)
-    name = str(given.get("month", last_months(1, now_s, None)[0]))
+        return by, last_months(_LISTED_MONTHS, now_s)
+    name = str(given.get("month", last_months(1, now_s)[0]))
     try:
         month(name, now_s, None)
     except ValueError as error:

@@ -28,7 +28,7 @@ from gpucommons.scheduler.parking.programs import (
     ParkedPrograms,
     Places,
     ResidentPrograms,
-    left_parked,
+    adopt_parked,
     parked_of,
 )
 from gpucommons.scheduler.parking.sleep_calls import SleepCalls
@@ -447,7 +447,7 @@ class RecordSync:
                 self._is_sure(program, listed.keys(), now)
         for entry in entries:
             if entry.stage is Stage.PARKED and entry.process not in processes_before | self._parked.processes:
-                left = left_parked(entry, now, time.time())
+                left = adopt_parked(entry, now, time.time())
                 if not entry.gpu:
                     # Its entry in the record was lost, and the driver does not say on which GPU it was.
                     self._adopt(left)

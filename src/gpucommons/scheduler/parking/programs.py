@@ -217,7 +217,7 @@ def parked_of(
     )
 
 
-def left_parked(paused: Paused, now_s: float, wall_s: float) -> ParkedProgram:
+def adopt_parked(paused: Paused, now_s: float, wall_s: float) -> ParkedProgram:
     """A program that an earlier agent parked, of which only the pauser's record speaks. It is to be brought back."""
     pid = paused.process.pid
     try:

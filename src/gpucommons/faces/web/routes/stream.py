@@ -48,11 +48,10 @@ class _Audience:
 class _Connection:
     """The events that wait for one connection. A full queue is dropped, and a whole document follows instead."""
 
-    __slots__ = ("_events", "_most", "_wake", "closed", "needs_whole")
+    __slots__ = ("_events", "_wake", "closed", "needs_whole")
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self) -> None:
         self._events: deque[bytes] = deque()
-        self._most = max_waiting
         self._wake: asyncio.Future[bool] | None = None
         self.needs_whole = True
         self.closed = False
@@ -60,7 +59,7 @@ class _Connection:
     def offer(self, event: bytes) -> None:
         if not self.needs_whole:
             self._events.append(event)
-            if len(self._events) > self._most:
+            if len(self._events) > MAX_WAITING:
                 self._events.clear()
                 self.needs_whole = True
 
@@ -127,7 +126,7 @@ class Broadcaster:
 
     async def events(self, viewer: Viewer) -> AsyncGenerator[bytes, None]:
         """The events of one connection, until it ends or the agent stops."""
-        connection = _Connection(MAX_WAITING)
+        connection = _Connection()
         audience = self._join(viewer, connection)
         try:
             yield b"retry: %d\n\n" % _RETRY_MS
