@@ -188,9 +188,6 @@ def _follow(
         time.sleep(_LOOK_S)
 
 
-# `gpucommons park`: move the GPU memory of programs to host memory.
-
-
 def park(
     target: ParkTarget,
     no_wait: NoWait = False,
@@ -206,9 +203,6 @@ def park(
     carry_out("park", target, config, socket_path, no_wait, as_json)
 
 
-# `gpucommons wake`: bring the GPU memory of parked programs back.
-
-
 def wake(
     target: ParkTarget,
     no_wait: NoWait = False,
@@ -221,9 +215,6 @@ def wake(
     Exit status: 0 back, 1 refused or not possible, 2 wrong usage.
     """
     carry_out("wake", target, config, socket_path, no_wait, as_json)
-
-
-# `gpucommons parked`: the programs whose GPU memory is in host memory.
 
 
 @reading()

@@ -154,8 +154,6 @@ def mps_environment(terms: Mapping[str, Any] | None) -> dict[str, str]:
     return variables
 
 
-# `gpucommons run`: get GPUs from the agent, wait in line, run a command with them, and report what it used.
-
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False}
 # No slot was free in time: the same command may succeed later.
 NO_SLOT: Final = 75

@@ -214,9 +214,6 @@ def _place(row: Document) -> str:
     return f"slot {row['slot']}" if row["slot"] else f"GPU {row['gpu_index']}, GPU instance {row['gpu_instance_id']}"
 
 
-# `gpucommons who`: the owner of each part of each GPU, or how the owner of one process is found.
-
-
 @reading("simulate", "procfs")
 def who(
     user: Annotated[

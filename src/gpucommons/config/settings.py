@@ -403,9 +403,6 @@ class PrivacySettings:
     )
 
 
-# Every setting of the agent, one frozen section per table of the TOML file. Values only: reads nothing.
-
-
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
     prometheus_url: str = option(

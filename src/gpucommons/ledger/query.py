@@ -40,8 +40,6 @@ from gpucommons.model.cost import charge_of
 from gpucommons.model.names import account_name
 from gpucommons.model.words import By
 
-# Reads a period from the ledger file, also while an agent writes it. Never writes.
-
 ABSENT = "absent"
 _Result = TypeVar("_Result")
 _LOST_SLOT = Slot("unknown", "unknown", "?", None)

@@ -99,9 +99,6 @@ class AgentReading(NamedTuple):
     scrapes: Mapping[str, ScrapeReading] = {}
 
 
-# Everything the agent knows at one instant, as one immutable value. All outputs are derived from it.
-
-
 class Readings(NamedTuple):
     """The newest reading of each source; None if the source is down or absent."""
 

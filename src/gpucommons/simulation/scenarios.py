@@ -118,8 +118,6 @@ def _hot(gpu: Gpu) -> Gpu:
     return gpu._replace(readings=readings, clock_samples=samples)
 
 
-# The scenarios that `--simulate` knows, by name.
-
 Clock = Callable[[], float]
 
 _BUSIEST = 100

@@ -13,8 +13,6 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from gpucommons.base.backoff import Backoff
 
-# A source: what is read, how and how often. And the exceptions that a read raises when it has no reading.
-
 
 class Source(NamedTuple):
     """`read` returns a `produces` for the field `feeds` of Readings. To wrap a source, replace its `read`.

@@ -84,8 +84,6 @@ def _write_secret(file: Path, text: str) -> None:
         out.write(text)
 
 
-# All configuration files of the stack, generated from the settings. Only `write` changes the disk.
-
 _TOKEN, _PASSWORD, _AGENTS_CA, _AGENTS_PASSWORD = "token", "smtp_password", "agents_ca.pem", "agents_password"
 _SLACK_URL, _TEAMS_URL = "slack_webhook_url", "teams_webhook_url"
 _HEADER = "# Written by `gpucommons stack`; changes are overwritten. Settings: [stack] in gpucommons.toml.\n"

@@ -83,8 +83,6 @@ def _range(count: int) -> str:
     return "none" if count == 0 else f"GPUs 0 to {count - 1}" if count > 1 else "only GPU 0"
 
 
-# The control loop: work and rest in slices, measure, correct. WorkClock, GPU and meter are parameters.
-
 MEASURE_EVERY_S = 1.0
 
 

@@ -99,8 +99,6 @@ def _parked_amounts(parking: ParkingReading, leases: LeasesReading) -> Iterator[
             yield _Amount(program.gpu_uuid, lease, program.gpu_bytes)
 
 
-# Which room on GPUs leases wait for, which parking could make, and which they were promised. Pure.
-
 # A program takes its memory within this time. What it has not taken then a parked program may have, but no other lease.
 _PROMISED_S = 300.0
 

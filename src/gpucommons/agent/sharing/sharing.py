@@ -118,8 +118,6 @@ def _pods(processes: Iterable[GpuUser]) -> Iterator[tuple[ProcessKey, PodName]]:
             yield process.key, PodName(workload.pod.namespace, workload.pod.name)
 
 
-# The scheduler in the agent: started as a service, fed with readings of GPUs and pods, read as a source.
-
 log = logging.getLogger(__name__)
 
 # A day of a scenario takes ten minutes, so that a notebook is parked within the first one.

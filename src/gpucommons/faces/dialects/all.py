@@ -16,8 +16,6 @@ from gpucommons.faces.dialects.vgpu import vgpu_dialect
 from gpucommons.faces.dialects.xpushare import XPUSHARE
 from gpucommons.faces.exposition.families import Metric
 
-# All dialects, in the order in which /metrics serves them.
-
 
 def dialects(
     *,

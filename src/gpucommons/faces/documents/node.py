@@ -73,9 +73,6 @@ def summary(snapshot: Snapshot) -> Json:
     return SUMMARY_RECORD.build(summary_of(snapshot, problems_of(snapshot)))
 
 
-# The node: health, CPU, memory, pressure, the agent itself, and the state of each source. Pure.
-
-
 class _SourceNow(NamedTuple):
     state: SourceState
     word: str

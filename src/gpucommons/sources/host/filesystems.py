@@ -156,8 +156,6 @@ def _start(target: Callable[..., None], *arguments: object) -> None:
     threading.Thread(target=target, args=arguments, name="statfs", daemon=True).start()
 
 
-# The mounted file systems: the mount table without the excluded ones, and the space of each.
-
 # Short enough that a command that takes one sample still gets the others if one file system hangs.
 _IN_TURN_S, _ANSWER_WITHIN_S = 0.5, 1.0
 

@@ -187,9 +187,6 @@ def _chip_id(directory: Path, name: str) -> str:
     return name or clean_name(directory.resolve().name)
 
 
-# Sensors and CPU throttling from sysfs. A separate source, since a sensor on a slow bus may take seconds.
-
-
 class HardwareReader:
     def __init__(self, sysfs: Path) -> None:
         self._sysfs = sysfs

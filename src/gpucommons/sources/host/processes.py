@@ -125,8 +125,6 @@ def _with_ancestors(chosen: Iterable[ProcessRow], rows: Mapping[int, ProcessRow]
     return frozenset(pids)
 
 
-# Every process from /proc/PID/stat: one small read each, parsed only if it has changed.
-
 # Fields of /proc/PID/stat, counted from the one after the name: state is 0.
 _STATE, _PARENT, _UTIME, _STIME, _START, _RSS = 0, 1, 11, 12, 19, 21
 _STAT_BYTES = 2048

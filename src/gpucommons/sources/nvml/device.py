@@ -110,8 +110,6 @@ class NvLinkTraffic:
         self._before = {}
 
 
-# One GPU in one session: its calls, prepared and sorted into lanes, and the pass over them.
-
 MIG_EVERY_S = 5.0
 _MEMORY_TOTAL = GpuReadings._fields.index("memory_total_bytes")
 _THROTTLE_MASK = GpuReadings._fields.index("throttle_mask")

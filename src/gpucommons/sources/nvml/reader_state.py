@@ -122,9 +122,6 @@ class Roster:
         return self.present == self.expected
 
 
-# What the reader keeps from one session with the driver to the next: counts, unsupported calls, lanes.
-
-
 class Capabilities:
     def __init__(self) -> None:
         self._driver_version: str | None = None

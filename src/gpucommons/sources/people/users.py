@@ -126,8 +126,6 @@ def _session_text(file: Path) -> str:
         os.close(descriptor)
 
 
-# The users of this node: names, groups, usage of their slices, SSH sessions. Reads only files.
-
 _MAX_BYTES = 8 << 20
 _UTMP = ("run/utmp", "var/run/utmp")
 

@@ -98,8 +98,6 @@ def metrics_endpoint(provider: MetricsProvider, dialect: str | None) -> Callable
     return endpoint
 
 
-# Every route of the main listener and of a drop-in listener, in one list each.
-
 Clock = Callable[[], float]
 _FLEET_PATH = "/fleet"
 
