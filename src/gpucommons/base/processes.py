@@ -143,8 +143,6 @@ def _listdir(path: Path) -> list[str]:
         return []
 
 
-# Whether users see each other's processes.
-
 _HIDEPID: Final = "hidepid="
 _SHOWN: Final = ("0", "off")
 
@@ -175,8 +173,6 @@ def _hidepid_of(mountinfo: str, mount_point: str) -> str | None:
             hidepid = next((option.removeprefix(_HIDEPID) for option in options if option.startswith(_HIDEPID)), None)
     return hidepid
 
-
-# The ancestors of a process.
 
 _MAX_ANCESTORS: Final = 64
 

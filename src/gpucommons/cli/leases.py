@@ -111,9 +111,6 @@ def _date(text: str, now: datetime) -> datetime:
         raise ValueError(f"invalid time {text!r}: out of range; use a date of the next weeks") from None
 
 
-# `gpucommons queue`: leases, and the requests that wait.
-
-
 @reading()
 def queue(
     fleet: CountsOfFleet = False, prometheus: PrometheusUrl = None, as_json: AsJson = False, *, reader: Reader
@@ -140,9 +137,6 @@ def _queue(reader: Reader) -> Document:
     return queue
 
 
-# `gpucommons cancel ID`: end a lease, or take a request out of the queue.
-
-
 def cancel(
     id: Annotated[str, typer.Argument(metavar="ID", help="The id that 'gpucommons queue' shows.")],
     as_json: AsJson = False,
@@ -151,9 +145,6 @@ def cancel(
     """End a lease, whose command then gets SIGTERM, or take a request out of the queue: your own, as root any."""
     answer = str(ask(config, {"request": "cancel", "id": id}))
     show(indent({"cancelled": id, "answer": answer}) if as_json else printable_lines([answer]))
-
-
-# `gpucommons reserve`: keep GPUs for a time to come.
 
 
 def reserve(
@@ -197,9 +188,6 @@ def reserve(
     show_line(printable("At that time start your command with 'gpucommons run': it gets a reserved GPU."))
 
 
-# `gpucommons reservations`: what is reserved.
-
-
 @reading()
 def reservations(
     fleet: CountsOfFleet = False, prometheus: PrometheusUrl = None, as_json: AsJson = False, *, reader: Reader
@@ -213,9 +201,6 @@ def reservations(
         show(indent(document["reservations"]))
     else:
         show_lines(reservation_lines(document, terminal_width()))
-
-
-# `gpucommons unreserve ID`: remove a reservation.
 
 
 def unreserve(

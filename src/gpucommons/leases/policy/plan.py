@@ -469,9 +469,6 @@ def _seats(board: LeaseBoard, now_s: float) -> Iterable[_Seat]:
         yield _Seat(slot, requests, ready_s, uuid in board.settling, windows.get(uuid, []), is_guess=is_guess)
 
 
-# Which slots a waiting request waits for. Pure.
-
-
 def blockers_of(
     fitting: Mapping[str, str], statuses: Mapping[str, SlotStatus], leases: Iterable[Lease]
 ) -> tuple[SlotBlocker, ...]:

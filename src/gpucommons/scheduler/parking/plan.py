@@ -45,8 +45,6 @@ from gpucommons.scheduler.parking.values import (
     WhyNot,
 )
 
-# Why a program cannot be parked. Pure.
-
 
 def refusal_of(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> ParkRefusal | None:
     """Why this program cannot be parked now; None where it can."""
@@ -262,9 +260,6 @@ def can_have_room(terms: ParkTerms, situation: ParkSituation, program: PlannedPr
         _to_free(terms, situation, device, needed, others, host) is not None
         for device, needed in program.memory.items()
     )
-
-
-# Which room on a GPU is kept for programs that come back: a lease must not take what was made for another. Pure.
 
 
 def kept_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, frozenset[str]]:
