@@ -125,6 +125,25 @@ def test_a_restart_forgets_neither_the_limit_nor_the_programs(tmp_path: Path) ->
     assert len(world.signals) == 4
 
 
+def test_programs_that_were_read_before_the_lease_ended_are_not_judged(tmp_path: Path) -> None:
+    """One that began since, and one of a lease that began since, are in the next reading."""
+    world, alice = over(tmp_path, "signal")
+    world.later(1.0)
+    world.dead.add(alice.pid)
+    world.look(slots=USED, read_s=world.wall_s - 0.5)
+    world.look(slots=USED, programs=(PROGRAM,))
+    assert [number for _, number in world.signals] == [signal.SIGTERM, signal.SIGCONT]
+
+
+def test_what_a_process_with_the_pid_of_an_ended_client_starts_is_not_ended(tmp_path: Path) -> None:
+    world, alice = over(tmp_path, "signal", share=True)
+    world.later(1.0)
+    world.dead.add(alice.pid)
+    world.descendants.add((PROGRAM.pid, alice.pid))
+    world.look(slots=USED, programs=(PROGRAM,))
+    assert world.signals == []
+
+
 def test_why_a_program_could_not_be_ended_is_shown(tmp_path: Path) -> None:
     world, _ = over(tmp_path, "signal")
     world.refusal = "the agent may not end it"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
-from gpucommons.leases.policy.plan import LeaseDurations
+from gpucommons.leases.policy.plan import LeaseDurations, quota_uses
 from gpucommons.leases.policy.queue import HOLD_LEASE_S, HOLD_PLACE_S, LeaseQueue
 from gpucommons.leases.policy.values import (
     KeptRoom,
@@ -15,7 +15,7 @@ from gpucommons.leases.policy.values import (
     SlotUse,
     UserFacts,
 )
-from gpucommons.model.leases import Lease, LeaseRequest, WaitCause
+from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, WaitCause
 from leases.random_node import GIB, mig, whole
 
 ALICE, BOB, CHEN = (1, "alice"), (2, "bob"), (3, "chen")
@@ -257,6 +257,14 @@ def test_free_memory_counts_not_only_the_total() -> None:
             {"memory_bytes": 200 * GIB, "slot": "0"},
             "with 200 GiB of memory requested, 0 of this node have that much, the largest has 140 GiB",
         ),
+        (
+            {"memory_bytes": 200 * GIB, "whole": True},
+            "1 GPU with 200 GiB of memory requested, 0 of this node have that much",
+        ),
+        ({"gpus": 3, "whole": True}, "3 GPUs without MIG requested, this node has 2 GPUs and 1 MIG devices"),
+        ({"slot": "9", "whole": True}, "1 GPU named '9' without MIG requested"),
+        ({"slot": "9", "memory_bytes": 100 * GIB}, "1 GPU named '9' requested"),
+        ({"gpus": 2, "slot": "0", "memory_bytes": 100 * GIB}, "2 GPUs named '0' requested"),
     ],
 )
 def test_what_the_node_never_has_is_refused_at_once(demand: dict[str, Any], words: str) -> None:
@@ -267,8 +275,8 @@ def test_what_the_node_never_has_is_refused_at_once(demand: dict[str, Any], word
 def test_a_node_without_gpus_and_one_with_a_lost_gpu_say_so() -> None:
     with pytest.raises(LeaseRefused, match="no GPU"):
         asked(opened(), ALICE)
-    with pytest.raises(LeaseRefused, match=r"this node has 1 GPU \(1 lost\)"):
-        asked(opened(whole(0), whole(1, use=SlotUse.LOST)), ALICE, gpus=2)
+    with pytest.raises(LeaseRefused, match=r"this node has 2 GPUs \(1 lost\)"):
+        asked(opened(whole(0), whole(1), whole(2, use=SlotUse.LOST)), ALICE, gpus=3)
 
 
 def test_quotas_of_users_groups_and_hours() -> None:
@@ -769,3 +777,87 @@ def test_a_part_of_a_gpu_is_promised_once_and_quotas_set_it() -> None:
         asked(queue, BOB, share=True, mps="per_user", sm_percent=30)
     plain = asked(queue, BOB, gpus=1)
     assert queue.waiting[plain].sm_percent is None
+
+
+def test_a_request_for_whole_gpus_gets_no_mig_device_and_one_for_all_of_the_memory_gets_the_gpu() -> None:
+    queue = opened(mig(9, 0), whole(0, use=SlotUse.ALLOCATED))
+    waiting = asked(queue, ALICE, whole=True)
+    assert granted(queue) == {}
+    queue.update_slots([mig(9, 0), whole(0)], 1.0, UserFacts())
+    assert granted(queue, 1.0) == {waiting: ("GPU-0",)}
+    assert granted_of(opened(whole(0)), memory_bytes=140 * GIB) == ("GPU-0",)
+    with pytest.raises(LeaseRefused, match="2 GPUs requested"):
+        asked(opened(whole(0), mig(9, 0), mig(9, 1)), ALICE, gpus=2)
+
+
+def test_of_gpus_of_several_sizes_the_largest_or_the_smallest_with_the_memory_is_chosen() -> None:
+    slots = whole(0, total_bytes=80 * GIB), whole(1, total_bytes=40 * GIB), whole(2), whole(3, total_bytes=None)
+    assert granted_of(opened(*slots)) == ("GPU-2",)
+    assert granted_of(opened(*slots), memory_bytes=30 * GIB) == ("GPU-1",)
+    assert granted_of(opened(*slots), memory_bytes=50 * GIB) == ("GPU-0",)
+
+
+def test_a_later_reservation_of_ones_own_is_left_for_later() -> None:
+    queue = opened(whole(0), whole(1))
+    (reserved,) = queue.reserve(*ALICE, 1, 1000.0, 2000.0, 0.0).slots
+    assert granted_of(queue, limit_s=10.0) != (reserved,)
+
+
+def test_what_is_chosen_counts_for_the_quota_and_not_the_smallest_that_would_fit() -> None:
+    queue = opened(whole(0), mig(9, 0)._replace(use=SlotUse.ALLOCATED), quotas=(LeaseQuotaSettings("*", gpus=0.5),))
+    over = asked(queue, ALICE)
+    assert granted(queue) == {}
+    assert queue.waits[over].cause is WaitCause.QUOTA
+
+
+def test_a_request_that_no_longer_fits_keeps_no_gpu_from_others() -> None:
+    queue = opened(whole(0), whole(1, use=SlotUse.ALLOCATED))
+    big = asked(queue, ALICE, gpus=2)
+    assert granted(queue) == {}
+    queue.update_slots([whole(0), whole(1, use=SlotUse.LOST)], 1.0, UserFacts())
+    small, later = asked(queue, BOB, 1.0), asked(queue, ALICE, 1.0)
+    assert granted(queue, 1.0) == {small: ("GPU-0",)}
+    assert [queue.waits[id].cause for id in (big, later)] == [WaitCause.BUSY, WaitCause.EARLIER]
+    assert queue.waits[big].start_s is None
+
+
+def test_reservations_before_and_after_do_not_count_against_the_quota_of_a_new_one() -> None:
+    queue = opened(*map(whole, range(4)), quotas=(LeaseQuotaSettings("*", gpus=2),))
+    queue.reserve(*ALICE, 2, 200.0, 300.0, 0.0)
+    queue.reserve(*ALICE, 2, 900.0, 1000.0, 0.0)
+    queue.reserve(*ALICE, 2, 100.0, 200.0, 0.0)
+    queue.reserve(*ALICE, 2, 300.0, 900.0, 0.0)
+    with pytest.raises(LeaseRefused, match="reservations of that time included"):
+        queue.reserve(*ALICE, 1, 299.0, 301.0, 0.0)
+
+
+def test_nothing_is_reserved_while_the_gpus_cannot_be_read() -> None:
+    queue = opened(whole(0))
+    queue.forget_slots()
+    with pytest.raises(LeaseRefused, match="the GPUs could not be read"):
+        queue.reserve(*ALICE, 1, 100.0, 200.0, 0.0)
+
+
+def test_a_request_keeps_its_age_when_the_clock_is_set() -> None:
+    queue = opened(whole(0, use=SlotUse.ALLOCATED))
+    asked(queue, ALICE, 50.0)
+    queue.shift(-1000.0)
+    assert [request.arrived_s for request in queue.record().waiting] == [-950.0]
+
+
+def test_what_a_user_has_used_of_each_quota() -> None:
+    quotas = (
+        LeaseQuotaSettings("alice", gpus=2),
+        LeaseQuotaSettings("*", hours=10),
+        LeaseQuotaSettings(group="students", gpus=3, hours=20),
+        LeaseQuotaSettings("bob", gpus=1),
+        LeaseQuotaSettings("alice", sm_percent=50),
+    )
+    facts = UserFacts({"students": frozenset({"alice", "bob"})}, {"alice": 4.0, "bob": 5.0})
+    assert quota_uses(quotas, "alice", {"bob": 1.0}, facts) == (
+        LeaseQuotaUse("user alice", 2, 0.0, None, 4.0),
+        LeaseQuotaUse("user alice", None, 0.0, 10, 4.0),
+        LeaseQuotaUse("group students", 3, 1.0, 20, 9.0),
+    )
+    chen = quota_uses(quotas, "chen", {}, facts)
+    assert chen == (LeaseQuotaUse("user chen", None, 0.0, 10, 0.0),)

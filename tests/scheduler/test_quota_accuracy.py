@@ -5,6 +5,7 @@ import pytest
 from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.quota_bucket import QuotaBucket
 from gpucommons.scheduler.policy.state import Mode
+from gpucommons.scheduler.protocol.wire import MessageType
 from scheduler.simulation import Simulation
 
 MINUTE_S = 60.0
@@ -142,3 +143,30 @@ def test_a_changed_limit_keeps_the_debt(changes_every_s: float) -> None:
         simulation.perform(simulation.policy.limit_core(script.client, 25 + step % 2, simulation.now))
         simulation.run(changes_every_s)
     assert simulation.billed_s(script) / (2 * MINUTE_S) == pytest.approx(0.255, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("spent", "waited", "at_once"),
+    [(True, 0.5, False), (False, 0.5, True), (True, 1.01, True)],
+    ids=["spent", "released before", "refilled"],
+)
+def test_a_client_whose_quota_was_spent_waits_for_a_full_refill_however_late_it_asks(
+    spent: bool, waited: float, at_once: bool
+) -> None:
+    """Else it would get the GPU again for a moment, time after time. One that released before has its rest at once."""
+    simulation = Simulation()
+    script = simulation.add(core=25)
+    script.obeys = False
+    bucket = script.client.quota.bucket
+    assert bucket is not None
+    left_s = bucket.spent_after_s(1)
+    assert left_s is not None
+    simulation.run(left_s + 0.001 if spent else left_s / 2)
+    assert (script.received[-1] is MessageType.DROP_LOCK) is spent
+    simulation.perform(simulation.policy.release(script.client, simulation.now))
+    simulation.run((bucket.refilled_s() - simulation.now) * waited)
+    asked_s, turns = simulation.now, script.received.count(MessageType.LOCK_OK)
+    simulation.perform(simulation.policy.request(script.client, asked_s))
+    assert script.received.count(MessageType.LOCK_OK) == turns + at_once
+    simulation.run(max(0.0, bucket.refilled_s() - asked_s) + 0.001)
+    assert script.received.count(MessageType.LOCK_OK) == turns + 1

@@ -9,6 +9,7 @@ from gpucommons.scheduler.policy.policy import Policy
 from gpucommons.scheduler.policy.quotas import (
     ClientLimits,
     LimitLookup,
+    PodName,
     QuotaRule,
     QuotaValues,
     decide,
@@ -158,9 +159,42 @@ def test_a_limit_set_for_a_pod_holds_for_its_later_clients_and_one_for_a_client_
     lookup.set_limit("0000000000000001", QuotaValues(memory_bytes=7))
     lookup.set_limit("0000000000000001", QuotaValues(core_percent=20))
     assert lookup.decide(first) == ClientLimits(7, "set-limit", 20, "set-limit")
+    lookup.set_limit("ns/later", QuotaValues(sharing_class=SharingClass.BATCH))
+    lookup.set_limit("ns/later", QuotaValues(core_percent=20))
+    assert lookup.set_for(["ns/later"]) == QuotaValues(core_percent=20, sharing_class=SharingClass.BATCH)
     assert lookup.enter(second, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
     lookup.leave(first)
     assert lookup.enter(first, 0, 0) == ClientLimits(0, "none", 40, "set-limit")
+
+
+def test_a_client_outside_of_pods_gets_nothing_by_the_name_of_a_pod_where_pods_are_known() -> None:
+    """The name is only a claim. Where the kernel knows the pod of a client, that one counts."""
+    gpu = Policy(SchedulerSettings()).add_gpu("g", 0, 0.0)
+    inside, outside = (Client(id, gpu, pod="pod", namespace="ns") for id in (1, 2))
+    lookup = LimitLookup()
+    lookup.set_limit("ns/pod", QuotaValues(core_percent=40))
+    lookup.set_limit("ns/other", QuotaValues(core_percent=30))
+    limited, free = ClientLimits(0, "none", 40, "set-limit"), ClientLimits(0, "none", 100, "none")
+    assert lookup.enter(inside, 0, 0) == limited
+    assert lookup.enter(outside, 0, 0, in_pod=False) == limited, "no pods are known: it is a name as any"
+    lookup.knows_pods = True
+    assert [lookup.decide(client) for client in (inside, outside)] == [limited, free]
+    assert lookup.identify(outside, PodName("ns", "other")), "its limits change"
+    assert lookup.decide(outside).core_percent == 30
+    assert not lookup.identify(outside, PodName("ns", "other"))
+    assert lookup.clear_limit("ns/other")
+    assert not lookup.clear_limit("ns/other")
+    assert lookup.decide(outside) == free
+
+
+@pytest.mark.parametrize(("memory", "core"), [(0, 0), (5 * GIB, 0), (0, 30), (5 * GIB, 30)])
+def test_a_client_has_the_limits_that_it_requested_until_it_leaves(memory: int, core: int) -> None:
+    gpu = Policy(SchedulerSettings()).add_gpu("g", 0, 0.0)
+    client, lookup = Client(1, gpu), LimitLookup()
+    limits = lookup.enter(client, memory, core)
+    assert (limits.memory_bytes, limits.core_percent) == (memory, core or 100)
+    lookup.leave(client)
+    assert lookup.enter(client, 0, 0) == ClientLimits(0, "none", 100, "none")
 
 
 def test_the_first_source_that_gives_a_class_decides() -> None:
