@@ -112,6 +112,36 @@ def test_an_agent_without_rights_finds_namespaces_in_public_files() -> None:
         inside.wait(10)
 
 
+NAMED_AFTER_INPUT = (
+    "import ctypes, sys; name = input(); ctypes.CDLL(None).prctl(15, b'\\rNSpid:\\t' + name.encode(), 0, 0, 0);"
+    " print(flush=True); input()"
+)
+
+
+def test_a_process_cannot_name_itself_out_of_its_namespace() -> None:
+    """The kernel writes the name of a process into the same file, with any letter but a newline."""
+    needs_root()
+    inside = subprocess.Popen(
+        ["unshare", "--pid", "--fork", sys.executable, "-c", NAMED_AFTER_INPUT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert inside.stdin is not None
+        assert inside.stdout is not None
+        children = Path(f"/proc/{inside.pid}/task/{inside.pid}/children")
+        (child,) = until(lambda: children.read_text().split(), "unshare has forked")
+        inside.stdin.write(f"{child}\n")
+        inside.stdin.flush()
+        inside.stdout.readline()
+        assert f"\rNSpid:\t{child}".encode() in Path(f"/proc/{child}/status").read_bytes()
+        as_peer(Peer(OTHER, OTHER), partial(find_namespaces, os.getpid(), int(child)))
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+        inside.communicate()
+
+
 def find_namespaces(local: int, inside: int) -> None:
     with pytest.raises(PermissionError):
         os.stat(f"/proc/{local}/ns/pid")

@@ -1,4 +1,4 @@
-"""Which part of a cgroup path root has named.
+"""The lines of /proc/PID/cgroup, and which part of a cgroup path root has named.
 
 A user with a cgroup directory of their own may create others in it, and name one like a container. Containers and pods
 that count are named by root: by an engine, the kubelet or systemd.
@@ -7,14 +7,40 @@ that count are named by root: by an engine, the kubelet or systemd.
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from gpucommons.base.text import lines_of
+
+# Twenty hierarchies of version 1 with a path of the greatest length, 4096.
+MAX_CGROUP_BYTES: Final = 96 * 1024
 _CGROUPFS: Final = Path("/sys/fs/cgroup")
 _MAX_SEGMENTS: Final = 128
 # Only such names are claims worth a look.
 _CLAIM: Final = re.compile(r"[0-9a-f]{64}|pod[0-9a-f]{8}|user@[0-9]")
 # A user's own systemd manager: readers of paths know by this name that the user named what is below it.
 _USER_MANAGER: Final = re.compile(r"user@[0-9]+\.service")
+
+
+class CgroupLine(NamedTuple):
+    """One hierarchy and the path of the process in it. Version 2 has no controllers here."""
+
+    controllers: str
+    path: str
+
+
+def cgroup_lines(text: str) -> list[CgroupLine]:
+    """The lines of /proc/PID/cgroup. One that was cut short is left out."""
+    fields = (line.split(":", 2) for line in lines_of(text))
+    return [CgroupLine(*parts[1:]) for parts in fields if len(parts) == 3]
+
+
+def read_cgroups(pid: int, procfs: str = "/proc") -> list[CgroupLine]:
+    """Raises OSError."""
+    descriptor = os.open(f"{procfs}/{pid}/cgroup", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return cgroup_lines(os.read(descriptor, MAX_CGROUP_BYTES).decode("utf-8", "replace"))
+    finally:
+        os.close(descriptor)
 
 
 def trim_to_root_named(text: str) -> str:

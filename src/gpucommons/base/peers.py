@@ -32,7 +32,7 @@ _NAMESPACES: Final = ("user", "pid")
 _CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
 _POD: Final = re.compile(r"[/-]pod[0-9a-f]{8}[-_0-9a-f]{24,28}(?:\.slice)?(?:[:/]|$)", re.MULTILINE)
 _MAX_CGROUP_BYTES: Final = 16 * 1024
-_PIDS: Final = re.compile(r"^NSpid:(.*)$", re.MULTILINE)
+_PIDS: Final = re.compile(rb"^NSpid:(.*)$", re.MULTILINE)
 
 
 class PeerProcess(NamedTuple):
@@ -116,11 +116,12 @@ def _appears_local(pid: int) -> bool:
     A process of a nested pid namespace has several pids; one of another user namespace has another uid map.
     """
     try:
-        pids = _PIDS.search(Path(f"/proc/{pid}/status").read_text(errors="replace"))
+        # As bytes: text would end a line at a carriage return, too, which the name of a process may have.
+        pids = _PIDS.search(Path(f"/proc/{pid}/status").read_bytes())
         same_users = Path(f"/proc/{pid}/uid_map").read_bytes() == Path("/proc/self/uid_map").read_bytes()
     except OSError:
         return False
-    return same_users and pids is not None and pids[1].split() == [str(pid)]
+    return same_users and pids is not None and pids[1].split() == [str(pid).encode()]
 
 
 # Which peers may change the scheduler: one rule for the client sockets and the control socket. Pure.

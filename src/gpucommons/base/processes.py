@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpucommons.base.text import parse_decimal
+from gpucommons.base.text import lines_of, parse_decimal
 
 # The line of /proc/PID/stat: state, session, and the start time that identifies a process together with its pid.
 
@@ -107,7 +107,7 @@ def _listening_inodes(port: int, procfs: Path) -> set[str]:
     inodes = set()
     for table in ("tcp", "tcp6"):
         try:
-            lines = (procfs / "net" / table).read_text().splitlines()[1:]
+            lines = lines_of((procfs / "net" / table).read_text())[1:]
         except OSError:
             continue
         for line in lines:
@@ -155,7 +155,7 @@ def hides_processes(procfs: Path) -> bool:
     """
     for mounts, mount_point in ((procfs / "1/mountinfo", "/proc"), (Path("/proc/self/mountinfo"), str(procfs))):
         try:
-            text = mounts.read_text(errors="replace")
+            text = mounts.read_bytes().decode("utf-8", "replace")
         except OSError:
             continue
         return _hidepid_of(text, mount_point) not in (None, *_SHOWN)
@@ -165,7 +165,7 @@ def hides_processes(procfs: Path) -> bool:
 def _hidepid_of(mountinfo: str, mount_point: str) -> str | None:
     """Its value for the last procfs at this place; None where it is not set."""
     hidepid = None
-    for line in mountinfo.splitlines():
+    for line in lines_of(mountinfo):
         mount, _, filesystem = line.partition(" - ")
         fields, kind = mount.split(), filesystem.split()
         if len(fields) > 4 and fields[4] == mount_point and len(kind) > 2 and kind[0] == "proc":

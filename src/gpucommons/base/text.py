@@ -165,6 +165,19 @@ def _escape_json(character: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
+# Lines.
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a file that has names in it, as the kernel and other programs write them: only a newline ends one.
+
+    `str.splitlines` also splits at form feeds, carriage returns and U+2028, and a file that is opened as text also at
+    carriage returns: a user may name a process or a directory of cgroups so that a part of the name looks like a line.
+    """
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 # Splits a stream of bytes into lines of limited length. Does no I/O.
 
 

@@ -9,7 +9,7 @@ import os
 import struct
 from typing import Final, NamedTuple
 
-from gpucommons.base.text import parse_decimal
+from gpucommons.base.text import lines_of, parse_decimal
 
 # Of linux/nsfs.h.
 _GET_PARENT: Final = 0xB702
@@ -94,7 +94,7 @@ def _owner_of_subordinate(uid: int) -> int:
 
 def _rows(path: str) -> list[list[str]]:
     try:
-        return [line.split(":") for line in _read(path).splitlines()]
+        return [line.split(":") for line in lines_of(_read(path))]
     except OSError:
         return []
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.cgroup_paths import read_cgroups
 from gpucommons.pauser.backend import Code, Failure, State, failure
 from gpucommons.pauser.release import state_letter
 
@@ -134,8 +135,7 @@ def _cgroup_mount() -> Path | None:
 
 def _cgroup_of(pid: int) -> str | None:
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
-            return next((line[3:].rstrip("\n") for line in file if line.startswith("0::/")), None)
+        return next((path for controllers, path in read_cgroups(pid) if not controllers), None)
     except OSError:
         return None
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from gpucommons.base import processes
+from gpucommons.base.cgroup_paths import read_cgroups
+from gpucommons.base.text import lines_of
 
 STOPPED: Final = "stopped by its user"
 _STOPPED_LETTERS: Final = ("T", "t")
@@ -30,7 +32,7 @@ class FreezerMounts:
         self.v2: Path | None = None
         self.v1: Path | None = None
         try:
-            lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = lines_of(mounts.read_bytes().decode("utf-8", "replace"))
         except OSError:
             return
         for fields in map(str.split, lines):
@@ -40,8 +42,11 @@ class FreezerMounts:
                 self.v1 = Path(fields[1])
 
     def is_frozen(self, pid: int) -> bool:
-        for line in _read(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines():
-            _, controllers, path = line.split(":", 2)
+        try:
+            cgroups = read_cgroups(pid)
+        except OSError:
+            return False
+        for controllers, path in cgroups:
             if path == "/" or ".." in path.split("/"):
                 continue
             if not controllers and self.v2 is not None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gpucommons.base.cgroup_paths import read_cgroups
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, failure
 from gpucommons.pauser.release import has_ended
@@ -147,11 +148,10 @@ class Suspensions:
     def _frozen_groups(self, pid: int) -> Iterator[Path]:
         """The cgroups of its job that are frozen themselves: from its own up to the job's directory, and not above."""
         try:
-            lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
+            cgroups = read_cgroups(pid)
         except OSError:
             return
-        for line in lines:
-            _, controllers, path = line.split(":", 2)
+        for controllers, path in cgroups:
             root = self._mounts.v2 if not controllers else self._mounts.v1 if "freezer" in controllers else None
             segments = [segment for segment in path.split("/") if segment]
             job = next((depth for depth, segment in enumerate(segments) if _JOB.fullmatch(segment)), None)
@@ -193,11 +193,10 @@ def _freeze(group: Path, frozen: bool) -> Failure | None:
 def _has_stop_signal(pid: int) -> bool:
     """Also where the process is frozen at the same time: its letter is then D."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        # The name of the process comes before, and may look like another line to all but a newline.
+        return b"\nState:\tT" in Path(f"/proc/{pid}/status").read_bytes()
     except OSError:
         return False
-    state = next((line.split()[1] for line in status.splitlines() if line.startswith("State:")), "")
-    return state == "T"
 
 
 def _signal(process: ProcessKey, number: signal.Signals) -> Failure | None:

@@ -155,7 +155,9 @@ def read_jobs(directory: str) -> dict[int, dict[str, str]]:
     for job in sorted(job for job in map(parse_decimal, os.listdir(directory)) if job is not None)[-_MAX_JOBS:]:
         try:
             with open(f"{directory}/{job}", encoding="utf-8", errors="replace") as file:
-                jobs[job] = dict(line.partition(" ")[::2] for line in file.read(_MAX_FILE_CHARACTERS).splitlines())
+                jobs[job] = dict(
+                    line.partition(" ")[::2] for line in file.read(_MAX_FILE_CHARACTERS).rstrip("\n").split("\n")
+                )
         except OSError:
             # It ended after the directory was listed.
             continue

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpucommons.base.text import lines_of
 from gpucommons.model.gpu import AllocationRatioReading, AllocationRatios
 from gpucommons.model.workloads import JobMappingReading, JobPlace, MappedJob
 from gpucommons.sources.source import SourceAbsent, SourceError
@@ -174,7 +175,7 @@ class RatioError(Exception):
 def parse_allocation_ratios(text: str) -> AllocationRatios:
     everywhere: float | None = None
     by_gpu_index: dict[int, float] = {}
-    for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
+    for line in filter(None, (line.partition("#")[0].strip() for line in lines_of(text))):
         match = _LINE.fullmatch(line)
         ratio = _number(match[2]) if match else None
         if match is None or ratio is None:

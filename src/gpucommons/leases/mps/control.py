@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpucommons.base.processes import state_letter
-from gpucommons.base.text import parse_decimal, printable
+from gpucommons.base.text import lines_of, parse_decimal, printable
 from gpucommons.leases.mps.plan import MpsKey
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
@@ -156,7 +156,7 @@ class MpsControl:
                 # A line longer than all that is read at once: it is skipped.
                 whole = content
             read[name] = offset + len(whole)
-            lines += [printable(line.strip(), _LONGEST_LINE) for line in whole.decode(errors="replace").splitlines()]
+            lines += [printable(line.strip(), _LONGEST_LINE) for line in lines_of(whole.decode(errors="replace"))]
         return [line for line in lines if line]
 
     # -- files
@@ -199,7 +199,7 @@ class MpsControl:
 
     def _is_daemon(self, key: MpsKey, pid: int) -> bool:
         try:
-            uid = _real_uid(Path(f"/proc/{pid}/status").read_text(errors="replace"))
+            uid = _real_uid(Path(f"/proc/{pid}/status").read_bytes().decode("utf-8", "replace"))
             comm = Path(f"/proc/{pid}/comm").read_text(errors="replace")
             has_ended = state_letter(Path(f"/proc/{pid}/stat").read_bytes()) == "Z"
         except (OSError, ValueError, IndexError):
@@ -280,5 +280,5 @@ def _account(key: MpsKey) -> _Account:
 
 def _real_uid(status: str) -> int | None:
     """The user of a process by its status file, which is right also while a process changes its user."""
-    line = next((line for line in status.splitlines() if line.startswith("Uid:")), "")
+    line = next((line for line in lines_of(status) if line.startswith("Uid:")), "")
     return parse_decimal(line.split()[1]) if len(line.split()) > 1 else None

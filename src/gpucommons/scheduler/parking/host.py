@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from gpucommons.base.cgroup_paths import read_cgroups
 from gpucommons.base.processes import MAX_COMMAND_BYTES, cpu_ticks, read_beginning, session_id
-from gpucommons.base.text import parse_decimal
+from gpucommons.base.text import lines_of, parse_decimal
 from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser import release
@@ -28,7 +29,7 @@ _NO_LIMIT_BYTES: Final = 1 << 60
 def host_memory(procfs: Path = _PROC) -> HostMemory | None:
     """None where the kernel does not say."""
     try:
-        rows = dict(line.split(":", 1) for line in (procfs / "meminfo").read_text().splitlines() if ":" in line)
+        rows = dict(line.split(":", 1) for line in lines_of((procfs / "meminfo").read_text()) if ":" in line)
         return HostMemory(_kib(rows["MemTotal"]), _kib(rows["MemAvailable"]))
     except (OSError, ValueError, KeyError, IndexError):
         return None
@@ -42,11 +43,10 @@ def container_room_bytes(pids: Iterable[int], procfs: Path = _PROC, cgroupfs: Pa
 
 def _rooms(pid: int, procfs: Path, cgroupfs: Path) -> Iterable[int]:
     try:
-        lines = (procfs / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+        cgroups = read_cgroups(pid, str(procfs))
     except OSError:
         return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    for controllers, path in cgroups:
         if controllers == "":
             yield from _below(cgroupfs, path, "memory.max", "memory.current")
             yield from _below(cgroupfs / "unified", path, "memory.max", "memory.current")
@@ -66,7 +66,7 @@ def _below(root: Path, path: str, limit_name: str, used_name: str) -> Iterable[i
 
 def _file_bytes(cgroup: Path) -> int:
     try:
-        lines = (cgroup / "memory.stat").read_text().splitlines()
+        lines = lines_of((cgroup / "memory.stat").read_text())
     except OSError:
         return 0
     fields = dict(line.split(" ", 1) for line in lines if " " in line)
@@ -173,8 +173,7 @@ def job_marks(pid: int) -> frozenset[str]:
     try:
         if session := session_id((directory / "stat").read_bytes()):
             marks.add(f"session:{session}")
-        paths = (line.split(":", 2)[2] for line in (directory / "cgroup").read_text(errors="replace").splitlines())
-        marks |= {f"cgroup:{path}" for path in paths if path.strip("/.")}
+        marks |= {f"cgroup:{path}" for _, path in read_cgroups(pid) if path.strip("/.")}
     except (OSError, ValueError, IndexError):
         pass
     return frozenset(marks)

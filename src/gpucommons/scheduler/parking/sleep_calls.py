@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gpucommons.base.http_client import post_json
+from gpucommons.base.text import lines_of
 from gpucommons.scheduler.parking.host import newcomer_facts
 from gpucommons.scheduler.parking.programs import ParkedProgram, program_of_process
 from gpucommons.scheduler.programs.jobs import Program
@@ -52,7 +53,7 @@ def listeners(port: int) -> Iterator[int]:
     """The uids of the users whose programs accept connections to this port of the agent's network."""
     for name in ("tcp", "tcp6"):
         try:
-            rows = Path("/proc/self/net", name).read_text("ascii").splitlines()[1:]
+            rows = lines_of(Path("/proc/self/net", name).read_text("ascii"))[1:]
         except OSError:
             continue
         for columns in map(str.split, rows):

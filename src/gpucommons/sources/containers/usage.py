@@ -7,6 +7,7 @@ belongs to another process by now, is left out.
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from gpucommons.base.cgroup_paths import cgroup_lines
 from gpucommons.model.workloads import Container, ContainerUsage, ContainerUsageReading
 from gpucommons.sources.host.procfs import read_file
 
@@ -78,7 +79,7 @@ class _CgroupFiles:
 
     def _read_named(self, directory: str, name: str, key: str) -> int | None:
         try:
-            lines = read_file(self._cgroupfs, f"{directory}/{name}").decode("ascii", "replace").splitlines()
+            lines = read_file(self._cgroupfs, f"{directory}/{name}").decode("ascii", "replace").split("\n")
             return next((int(line.split()[1]) for line in lines if line.startswith(f"{key} ")), None)
         except (OSError, ValueError, IndexError):
             return None
@@ -93,10 +94,8 @@ def cgroup_directories(text: str) -> dict[str, str]:
 
 
 def _directories(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
-        if not colon or ".." in path.split("/"):
+    for controllers, path in cgroup_lines(text):
+        if ".." in path.split("/"):
             continue
         if not controllers:
             yield "", path.lstrip("/")

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from gpucommons.base.text import lines_of
+
 # The groups of users, from the texts of passwd and group. Pure; invalid lines are left out.
 
 _NUMBER = re.compile("[0-9]{1,10}", re.ASCII)
@@ -62,7 +64,7 @@ def _billing_group(person: _Person, groups: list[_Group], members: Mapping[str, 
 
 def _people(passwd: str) -> list[_Person]:
     by_name: dict[str, _Person] = {}
-    for line in passwd.splitlines():
+    for line in lines_of(passwd):
         name, uid, gid = _fields(line, 2, 3)
         if uid is not None and gid is not None and _FIRST <= uid <= _LAST:
             by_name.setdefault(name, _Person(name, gid))
@@ -71,7 +73,7 @@ def _people(passwd: str) -> list[_Person]:
 
 def _groups(group: str) -> list[_Group]:
     by_name: dict[str, _Group] = {}
-    for line in group.splitlines():
+    for line in lines_of(group):
         name, gid, _ = _fields(line, 2, 2)
         if gid is not None:
             listed = frozenset(member.strip() for member in line.split(":")[3].split(",") if member.strip())
@@ -133,5 +135,5 @@ def slice_name(user: str) -> str:
 
 
 def _names(text: str) -> list[str]:
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    lines = (line.partition("#")[0].strip() for line in lines_of(text))
     return [line for line in lines if line]

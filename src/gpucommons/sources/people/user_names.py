@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from gpucommons.base.text import lines_of
 from gpucommons.base.threads import WorkerThread
 
 PASSWD = Path("/etc/passwd")
@@ -110,7 +111,7 @@ def host_user_names(procfs: Path) -> UserNames:
 def parse_passwd(text: str) -> dict[int, str]:
     """Names by uid; of two names with one uid the first, as in the system. Invalid lines are left out."""
     names: dict[int, str] = {}
-    for line in text.splitlines():
+    for line in lines_of(text):
         fields = line.split(":")
         if len(fields) >= 4 and fields[0] and _UID.fullmatch(fields[2]):
             names.setdefault(int(fields[2]), fields[0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucommons.base.text import parse_decimal
+from gpucommons.base.text import lines_of, parse_decimal
 from gpucommons.model.workloads import UserSlice
 
 _USER_SLICE = re.compile(r"user-(\d{1,10})\.slice", re.ASCII)
@@ -116,7 +116,7 @@ def _slices(root: Path, name: str, depth: int = 0) -> Iterator[Path]:
 
 
 def _usage_ns(stat: str | None) -> int | None:
-    for line in (stat or "").splitlines():
+    for line in lines_of(stat or ""):
         name, _, value = line.partition(" ")
         if name == "usage_usec":
             microseconds = _whole(value)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from gpucommons.base.text import parse_decimal
+from gpucommons.base.text import lines_of, parse_decimal
 from gpucommons.model.workloads import Container, UsersReading
 from gpucommons.sources.people.groups import Membership, ds01_membership, membership, read_members, slice_name
 from gpucommons.sources.people.user_names import parse_passwd
@@ -102,7 +102,7 @@ def read_ssh_sessions(directory: Path, is_alive: Callable[[int], bool]) -> Mappi
 
 def parse_session(text: str) -> tuple[str, int] | None:
     """The user of an SSH session and the pid of its first process; None for any other file."""
-    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    values = dict(line.split("=", 1) for line in lines_of(text) if "=" in line)
     user, leader = values.get("USER", ""), values.get("LEADER", "")
     is_open = values.get("STATE", "") in ("active", "online", "opening")
     if values.get("SERVICE") not in _SSH_SERVICES or not is_open or not user:
