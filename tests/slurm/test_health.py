@@ -10,9 +10,10 @@ from gpucommons.slurm.health import NodeState, check, judge, parse_node
 _LOST = {"kind": "gpu_lost", "level": "lost", "gpu_uuid": "GPU-1", "sentence": "GPU 1 is lost."}
 _HOT = {"kind": "overheating", "level": "warning", "gpu_uuid": "GPU-1", "sentence": "GPU 1 is overheating."}
 _ECC = {"kind": "ecc", "level": "warning", "gpu_uuid": "GPU-1", "sentence": "A row is remapped at the next reset."}
-_UP = NodeState(False, "")
-_OURS = NodeState(True, "gpucommons: GPU 1 is lost.")
-_ANOTHER = NodeState(True, "gpucommons is being upgraded")
+_UP = NodeState("idle", "none")
+_OURS = NodeState("drained", "gpucommons: GPU 1 is lost.")
+_ANOTHER = NodeState("drained", "gpucommons is being upgraded")
+_DOWN = NodeState("down*", "bad disk")
 
 
 def look(**problems: dict[str, str]) -> dict[str, Any]:
@@ -22,15 +23,21 @@ def look(**problems: dict[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "reason", "expected"),
     [
-        ("idle", "none", NodeState(False, "none")),
-        ("drained", "gpucommons: GPU 1 is lost.", _OURS),
-        ("draining", "bad disk", NodeState(True, "bad disk")),
-        ("drained*", "a | b", NodeState(True, "a | b")),
-        ("down*", "Not responding", NodeState(False, "Not responding")),
+        ("idle", "none", (False, False)),
+        ("mixed", "gpucommons: GPU 1 is lost.", (False, False)),
+        ("drained", "gpucommons: GPU 1 is lost.", (True, False)),
+        ("draining*", "gpucommons: GPU 1 is lost.", (True, False)),
+        ("draining", "bad disk", (False, True)),
+        ("drained*", "a | b", (False, True)),
+        ("down", "bad disk", (False, True)),
+        ("down*", "gpucommons: GPU 1 is lost.", (False, True)),
+        ("failing", "bad disk", (False, True)),
     ],
 )
-def test_the_state_of_a_node_is_read(state: str, reason: str, expected: NodeState) -> None:
-    assert parse_node(f"{state}|{reason}\n" * 2) == expected
+def test_the_state_of_a_node_is_read(state: str, reason: str, expected: tuple[bool, bool]) -> None:
+    node = parse_node(f"{state}|{reason}\n" * 2)
+    assert node == (state, reason)
+    assert (node.is_ours, node.is_of_others) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,6 +49,8 @@ def test_the_state_of_a_node_is_read(state: str, reason: str, expected: NodeStat
         (look(a=_HOT, b=_ECC), look(a=_HOT, b=_ECC), _UP, []),
         (look(a=_LOST), look(a=_LOST), _OURS, []),
         (look(a=_LOST), look(a=_LOST), _ANOTHER, []),
+        (look(a=_LOST), look(a=_LOST), _DOWN, []),
+        (look(), look(), _DOWN, []),
         (look(), look(), _OURS, ["state=resume"]),
         (look(a=_HOT), look(a=_HOT), _OURS, ["state=resume"]),
         (look(a=_LOST), look(), _OURS, []),
@@ -55,17 +64,20 @@ def test_what_is_drained_and_resumed(first: Any, second: Any, node: NodeState, c
 
 
 class World:
-    def __init__(self, *looks: dict[str, Any] | None, state: str = "idle|none") -> None:
+    def __init__(self, *looks: dict[str, Any] | None, state: str = "idle|none", afterwards: str | None = None) -> None:
+        """`afterwards` is the state after the wait between two looks."""
         self.looks = list(looks)
         self.waits = 0
         self.orders: list[Sequence[str]] = []
         self.state = state
+        self.afterwards = state if afterwards is None else afterwards
 
     def check(self) -> str:
         return check("gpu1", lambda: self.looks.pop(0), self.wait, self.ask)
 
     def wait(self) -> None:
         self.waits += 1
+        self.state = self.afterwards
 
     def ask(self, command: Sequence[str]) -> str:
         if command[0] == "sinfo":
@@ -91,3 +103,18 @@ def test_without_an_agent_nothing_changes(looks: tuple[Any, ...]) -> None:
     world = World(*looks, state="drained|gpucommons: GPU 1 is lost.")
     assert "left as it is" in world.check()
     assert world.orders == []
+
+
+def test_a_node_that_slurm_does_not_know_by_this_name_is_left_as_it_is() -> None:
+    """scontrol would also take the name of the host."""
+    world = World(look(a=_LOST), look(a=_LOST), state="")
+    assert "sinfo lists no node gpu1" in world.check()
+    assert world.orders == []
+
+
+@pytest.mark.parametrize("state", ["idle|none", "drained|gpucommons: GPU 2 is lost."])
+def test_what_an_administrator_does_between_two_looks_stays(state: str) -> None:
+    for problems in ({}, {"a": _LOST}):
+        world = World(look(**problems), look(**problems), state=state, afterwards="drained|bad disk")
+        assert world.check() == ""
+        assert world.orders == []

@@ -2,7 +2,10 @@
 
 A false alarm costs more than a late one: the node is drained only if the same problem is in two looks, of two samples
 of the agent. It is resumed only if the drain is of this check, which its reason shows, and two looks find no problem.
-Without an agent nothing is changed. Pure but for `check`, which asks the agent and Slurm through its arguments.
+A node that is drained, down or failing for another reason gets no jobs anyway: it is left as it is, since a drain would
+replace the reason, and the undo would then put the node into service. Without an agent nothing is changed.
+
+Pure but for `check`, which asks the agent and Slurm through its arguments.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +15,7 @@ from gpucommons.model.problems import FAULT_KINDS, HealthLevel
 from gpucommons.slurm.jobs import AskSlurm
 
 # One line for each partition of the node.
-SHOW_NODE: Final = ("sinfo", "-h", "-N", "-o", "%T|%E", "-n")
+SHOW_NODE: Final = ("sinfo", "-a", "-h", "-N", "-o", "%T|%E", "-n")
 REASON_PREFIX: Final = "gpucommons: "
 _MAX_REASON: Final = 200
 _LEVELS: Final = frozenset(level.name.lower() for level in HealthLevel if level >= HealthLevel.CRITICAL)
@@ -21,20 +24,24 @@ Document = Mapping[str, Any]
 
 
 class NodeState(NamedTuple):
-    """What Slurm says of the node."""
+    """What Slurm says of the node. The state is such as idle, mixed, draining, drained*, down or failing."""
 
-    drained: bool
+    state: str
     reason: str
 
     @property
     def is_ours(self) -> bool:
-        return self.drained and self.reason.startswith(REASON_PREFIX)
+        return self.state.startswith("drain") and self.reason.startswith(REASON_PREFIX)
+
+    @property
+    def is_of_others(self) -> bool:
+        return self.state.startswith(("drain", "down", "fail")) and not self.is_ours
 
 
 def parse_node(text: str) -> NodeState:
-    """From the first line of SHOW_NODE. The state is such as idle, mixed, draining, drained*."""
+    """From the first line of SHOW_NODE."""
     state, _, reason = text.partition("\n")[0].partition("|")
-    return NodeState(state.startswith("drain"), reason.strip())
+    return NodeState(state, reason.strip())
 
 
 def draining_problems(document: Document) -> dict[str, str]:
@@ -55,7 +62,7 @@ def judge(first: Document, second: Document, node: NodeState) -> list[str]:
     lasting = [sentence for key, sentence in now.items() if key in before]
     if lasting:
         reason = (REASON_PREFIX + " ".join(lasting))[:_MAX_REASON]
-        is_news = not node.drained or (node.is_ours and node.reason != reason)
+        is_news = not (node.is_of_others or (node.is_ours and node.reason == reason))
         return ["state=drain", f"reason={reason}"] if is_news else []
     return ["state=resume"] if node.is_ours and not before and not now else []
 
@@ -66,13 +73,16 @@ def check(node_name: str, look: Callable[[], Document | None], wait: Callable[[]
     if first is None:
         return "no agent answers; the node is left as it is"
     node = parse_node(ask([*SHOW_NODE, node_name]))
+    if not node.state:
+        return f"sinfo lists no node {node_name} in any partition; name this node as slurm.conf does, with --node"
     if not draining_problems(first) and not node.is_ours:
         return ""
     wait()
     second = look()
     if second is None:
         return "the agent stopped answering; the node is left as it is"
-    change = judge(first, second, node)
+    # An administrator may have changed it meanwhile.
+    change = judge(first, second, parse_node(ask([*SHOW_NODE, node_name])))
     if not change:
         return ""
     ask(["scontrol", "update", f"nodename={node_name}", *change])
