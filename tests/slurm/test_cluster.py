@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ def slurm_node(*, shards: int = 0, day_night: bool = False) -> Iterator[SlurmNod
     with open_folder() as directory, SharedNode(directory, 2) as node:
         jobs, agent = directory / "jobs", directory / "agent"
         agent.mkdir()
-        command = f"{sys.executable} -m gpucommons"
+        command = f"env GPUCOMMONS_WEB_SOCKET=unix:{agent}/api.sock {sys.executable} -m gpucommons"
         run_hook = f"{sys.executable} -I -S {hooks.__file__}"
         plan = NodePlan("", ("", ""), "h200", shards, day_night, 8, "", run_hook, command)
         options = f"--directory {jobs} --agent-directory {agent}"
@@ -213,26 +214,49 @@ def test_a_job_on_a_gpu_that_it_was_not_given_is_paused_and_others_are_not(night
 
 
 def test_the_node_is_drained_while_a_gpu_is_lost_and_resumed_afterwards(night: SlurmNode) -> None:
-    def check() -> None:
-        environment = {**night.cluster.environment, "GPUCOMMONS_WEB_SOCKET": f"unix:{night.agent_directory}/api.sock"}
-        done = command_process("slurm", "health", "--node", NODE, environment=environment)
-        assert done.returncode == 0, done.stderr
+    """slurmd runs the printed script."""
+    reads = night.node.shared.nvml
+    night.cluster.check_health_every(5)
+    try:
+        reads.say("lose 1")
+        drained = "Reason=gpucommons: GPU 1 is lost."
+        until(lambda: drained in night.cluster.node(), f"it is drained; {night.cluster.logs()}", within_s=60)
+        assert "+DRAIN" in night.cluster.node()
+        reads.unsay("lose")
+        until(lambda: "DRAIN" not in night.cluster.node(), "it is resumed", within_s=60)
+    finally:
+        reads.unsay("lose")
+        night.cluster.check_health_every(3600)
 
-    check()
-    assert "DRAIN" not in night.cluster.node()
-    night.node.shared.nvml.say("lose 1")
-    until(lambda: "gpu_lost" in night.node.agent.get("/api/v1/problems")[1], "the agent sees that it is lost")
-    check()
-    assert "+DRAIN" in night.cluster.node()
-    assert "Reason=gpucommons: GPU 1 is lost." in night.cluster.node()
-    night.node.shared.nvml.unsay("lose")
-    until(lambda: "gpu_lost" not in night.node.agent.get("/api/v1/problems")[1], "the agent sees that it is back")
-    check()
-    assert "DRAIN" not in night.cluster.node()
-    night.cluster.run("scontrol", "update", f"nodename={NODE}", "state=drain", "reason=bad disk")
-    check()
-    assert "Reason=bad disk" in night.cluster.node(), "a drain of others is not touched"
-    night.cluster.run("scontrol", "update", f"nodename={NODE}", "state=resume")
+
+@pytest.mark.parametrize("state", ["drain", "down", "fail"])
+def test_what_an_administrator_took_out_of_service_stays_as_it_is(night: SlurmNode, state: str) -> None:
+    """Also while a GPU is lost, and when it is back: the check would undo only a drain of its own."""
+    order = ("scontrol", "update", f"nodename={NODE}")
+
+    def check() -> None:
+        """As slurmd starts it: with this variable alone."""
+        script = night.cluster.config.parent / "health.sh"
+        done = subprocess.run(
+            ["env", "-i", f"SLURMD_NODENAME={NODE}", str(script)], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "nothing was changed"
+
+    night.cluster.run(*order, f"state={state}", "reason=bad disk")
+    try:
+        before = night.cluster.node().partition(" State=")[2].split()[0]
+        night.node.shared.nvml.say("lose 1")
+        until(lambda: "gpu_lost" in night.node.agent.get("/api/v1/problems")[1], "the agent sees that it is lost")
+        check()
+        night.node.shared.nvml.unsay("lose")
+        until(lambda: "gpu_lost" not in night.node.agent.get("/api/v1/problems")[1], "the agent sees that it is back")
+        check()
+        assert night.cluster.node().partition(" State=")[2].split()[0] == before
+        assert "Reason=bad disk" in night.cluster.node()
+    finally:
+        night.node.shared.nvml.unsay("lose")
+        night.cluster.run(*order, "state=resume")
+    until(lambda: "State=IDLE " in night.cluster.node(), "it is in service again")
 
 
 def test_a_job_that_is_requeued_while_it_is_suspended_gives_its_gpu_back_and_begins_again(night: SlurmNode) -> None:
@@ -284,13 +308,12 @@ def test_the_report_of_a_job_on_two_nodes_and_its_comments(night: SlurmNode, tmp
     hook = night.cluster.config.parent / "admin-comment.sh"
     with running_prometheus(config, tmp_path / "data") as prometheus:
         options = f"--prometheus {prometheus.url}"
-        exported = f"export SLURM_CONF={night.cluster.config}"
         # There is no accounting database: what would be written into it is kept.
         manager, written = tmp_path / "sacctmgr", tmp_path / "written"
         manager.write_text(f'#!/bin/sh\necho "$@" >> {written}\n')
         manager.chmod(0o755)
-        command = f"{sys.executable} -m gpucommons slurm admin-comment {options}"
-        hook.write_text(f"#!/bin/sh\n{exported} PATH={tmp_path}:/usr/bin:/bin\n{command}\n")
+        printed = hook.read_text().replace("export PATH=", f"export PATH={tmp_path}:")
+        hook.write_text(printed.replace("admin-comment\n", f"admin-comment {options}\n"))
         program = night.program("-p", "night", "--gres=gpu:night:1")
         job = night.job_of(program)
         until(

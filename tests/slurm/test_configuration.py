@@ -63,6 +63,15 @@ def test_a_script_ends_with_status_0() -> None:
         assert text.endswith("\nexit 0\n")
 
 
+def test_scripts_that_call_slurm_have_what_its_daemons_do_not_give_them() -> None:
+    found = files(replace(PLAN, environment={"PATH": "/opt/slurm/bin:/bin", "SLURM_CONF": "/a b/slurm.conf"}))
+    for name in ("health", "admin-comment"):
+        script = found[f"{name}.sh"]
+        exports = "export PATH=/opt/slurm/bin:/bin\nexport SLURM_CONF='/a b/slurm.conf'\n"
+        assert f"{exports}/opt/gpucommons slurm {name}\n" in script
+    assert "export" not in found["prolog.sh"]
+
+
 def test_targets_are_the_nodes_with_gpus() -> None:
     sinfo = (
         "gpu1|10.0.0.1|day|gpu:h200:8\ngpu1|10.0.0.1|night|gpu:h200:8\ncpu1|cpu1|day|(null)\ngpu2|fd00::2|day|gpu:1\n"

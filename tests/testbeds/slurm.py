@@ -4,6 +4,7 @@ Its configuration is the one that `gpucommons slurm config` prints, and what a m
 """
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -69,6 +70,12 @@ class SlurmCluster:
                 subprocess.run(["scancel", *options, job], env=environment, capture_output=True, timeout=60)
         until(lambda: not self.run("squeue", "-h"), f"no job is left; {self.logs()}")
 
+    def check_health_every(self, seconds: int) -> None:
+        """By slurmd, with the printed script; at first it does so once an hour."""
+        text = re.sub(r"HealthCheckInterval=\d+", f"HealthCheckInterval={seconds}", self.config.read_text())
+        self.config.write_text(text)
+        self.run("scontrol", "reconfigure")
+
     def node(self) -> str:
         return self.run("scontrol", "show", "node", "-o", NODE)
 
@@ -92,7 +99,8 @@ def slurm_cluster(
     gpu_files = [str(directory / "dev" / f"nvidia{index}") for index in range(len(plan.gpu_files))]
     for device in (*gpu_files, *map(night_file, gpu_files)):
         subprocess.run(["mknod", "-m", "666", device, "c", "1", "3"], check=True)
-    plan = replace(plan, node=NODE, gpu_files=gpu_files, scripts=str(directory / "etc"))
+    environment = {"PATH": os.environ["PATH"], **cluster.environment}
+    plan = replace(plan, node=NODE, gpu_files=gpu_files, scripts=str(directory / "etc"), environment=environment)
     for name, text in files(plan).items():
         path = directory / "etc" / name
         for hook in ("prolog", "epilog", "task-prolog"):

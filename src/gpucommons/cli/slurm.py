@@ -220,6 +220,7 @@ def configuration(
         f"{sys.executable} -I -S {Path(hooks.__file__).resolve()}",
         shutil.which("gpucommons") or f"{sys.executable} -m gpucommons",
         mps_memory_mib,
+        _environment_of_scripts(),
     )
     contents = files(plan)
     if write is None:
@@ -232,6 +233,17 @@ def configuration(
         path.write_text(content, encoding="utf-8")
         path.chmod(0o755 if name.endswith(".sh") else 0o644)
         show_line(printable(str(path)))
+
+
+def _environment_of_scripts() -> dict[str, str]:
+    """PATH with the directory of Slurm's programs, and its configuration where that is not in the usual place."""
+    usual = ["/usr/local/bin", "/usr/bin", "/bin"]
+    found = shutil.which("scontrol")
+    directories = dict.fromkeys([*([os.path.dirname(found)] if found else []), *usual])
+    environment = {"PATH": os.pathsep.join(directories)}
+    if config := os.environ.get("SLURM_CONF"):
+        environment["SLURM_CONF"] = config
+    return environment
 
 
 def _physical_cores() -> int:

@@ -5,8 +5,9 @@ Slurm takes the path of a hook and no arguments, so each hook is a script of a f
 even if gpucommons was removed: a prolog that fails drains the node.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 
@@ -17,6 +18,7 @@ class NodePlan:
     With `day_night`, each GPU is listed twice, as type day and as type night; then `cores`, the cores of the node, are
     divided among the GPUs. `scripts` is the directory of the hook scripts; `hooks` and `command` start the hooks and
     gpucommons. `mps_memory_mib` is the memory of a GPU where jobs with shards run under MPS; 0: they do not.
+    `environment` is for the scripts that call Slurm's programs: its daemons start them without PATH and SLURM_CONF.
     """
 
     node: str
@@ -29,6 +31,7 @@ class NodePlan:
     hooks: str
     command: str
     mps_memory_mib: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shard_mib(self) -> int:
@@ -45,7 +48,8 @@ def files(plan: NodePlan) -> Mapping[str, str]:
     options = f" --gpus {len(plan.gpu_files)}" if plan.day_night else ""
     options += f" --shard-mib {plan.shard_mib}" if plan.shard_mib else ""
     commands = {hook: f"{plan.hooks} {hook}{options}" for hook in ("prolog", "epilog", "task-prolog")}
-    commands |= {name: f"{plan.command} slurm {name}" for name in ("health", "admin-comment")}
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.environment.items())
+    commands |= {name: f"{exports}{plan.command} slurm {name}" for name in ("health", "admin-comment")}
     texts = {"gres.conf": _gres_conf(plan), "slurm.conf": _slurm_conf(plan)}
     texts |= {f"{name}.sh": _SCRIPT.format(command=command) for name, command in commands.items()}
     return texts | ({"night-devices.sh": _night_devices(plan)} if plan.day_night else {})
@@ -161,8 +165,8 @@ NodeName={plan.node} Gres={gres} ...
 # The configuration of Prometheus: the nodes of the cluster as targets of http_sd or file_sd, one group for each node. A
 # node that is down stays a target: that it cannot be scraped is what the alert is for.
 
-# One line for each node and partition.
-LIST_NODES: Final = ("sinfo", "-h", "-N", "-o", "%N|%o|%R|%G")
+# One line for each node and partition, also for those that are hidden from users.
+LIST_NODES: Final = ("sinfo", "-a", "-h", "-N", "-o", "%N|%o|%R|%G")
 
 
 def targets(text: str, port: int, *, gpus_only: bool) -> list[dict[str, Any]]:
