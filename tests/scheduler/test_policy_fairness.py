@@ -16,6 +16,7 @@ from gpucommons.config.scheduler import SchedulerSettings
 from gpucommons.scheduler.policy.state import GIB, ClientStanding, Mode
 from scheduler.simulation import Script, Simulation
 from tiers import in_long_tier
+from unhurried import costly
 
 # How much less than its share an owner may have.
 SLACK = 0.8
@@ -102,6 +103,23 @@ CROWDS = st.lists(PARTS, min_size=2, max_size=8)
 @example([Part("bob", 3, 1), Part("bob", 6.53, 1), Part("cid", 2.99, 1), Part("cid", 3.43, 1)], Mode.AUTO, False)
 @example([Part("", gib, 1.0) for gib in (2, 4.15, 2.45, 5)], Mode.CONCURRENT, False)
 @example([Part("", gib, 1.0) for gib in (1, 3, 9, 5, 9, 9, 1, 8)], Mode.SERIAL, True)
+@example(
+    # The fourth fits by memory, but not next to the activity of the last.
+    [
+        Part("bob", 6, 0.1),
+        Part("", 8, 0.1),
+        Part("", 3, 0.1),
+        Part("", 6.5573774588406, 0.5),
+        Part("", 1.647982328451184, 0.1),
+        Part("", 7, 0.1),
+        Part("", 6, 0.95),
+        Part("bob", 1, 0.5600186954816826),
+    ],
+    Mode.AUTO,
+    True,
+)
+# The turns that end for the third are requested again at once, and fit next to the first.
+@example([Part("bob", 1, 0.1), Part("", 3, 0.7), Part("bob", 7, 0.1), Part("cid", 3, 0.2)], Mode.CONCURRENT, True)
 def test_every_client_gets_its_share_for_any_memory_and_demand(parts: list[Part], mode: Mode, measured: bool) -> None:
     gpu = Gpu(mode=mode, measured=measured)
     scripts = [gpu.start(part.gib, owner=part.owner, demand=part.demand) for part in parts]
@@ -119,6 +137,83 @@ def test_every_client_gets_its_share_for_any_memory_and_demand(parts: list[Part]
         alone = of_owner[one.owner] == of_owner[other.owner] == 1
         if alone and less.gib <= more.gib and less.demand <= more.demand:
             assert gpu.ran_s[one.id] >= SLACK * gpu.ran_s[other.id], (one.id, other.id, gpu.ran_s)
+
+
+def play_with_releases(gpu: Gpu, scripts: list[Script], periods_s: dict[int, float], seconds: float) -> None:
+    """Clients that release their turns early and request again at once: at these intervals, by index."""
+    end_s = gpu.now + seconds
+    due_s = {index: gpu.now + period_s * (0.3 + 0.1 * index) for index, period_s in periods_s.items()}
+    while gpu.now < end_s:
+        gpu.play(max(0.001, min([end_s, *due_s.values()]) - gpu.now))
+        for index, period_s in periods_s.items():
+            if gpu.now >= due_s[index]:
+                due_s[index] = gpu.now + period_s
+                if scripts[index].client.standing is ClientStanding.RUNNING:
+                    gpu.rest(scripts[index])
+                    gpu.request(scripts[index])
+
+
+RELEASES = st.dictionaries(st.integers(0, 7), st.sampled_from([0.5, 1.0, 3.0, 10.0, 30.0, 60.0]), max_size=4)
+
+
+@pytest.mark.long
+@costly(40)
+@given(CROWDS, RELEASES, st.sampled_from(Mode), st.booleans())
+# Two that hardly use their turns keep the least account low.
+@example([Part("", 9, 0.95), Part("", 2, 1.0), Part("ann", 2, 0.1)], {2: 0.5}, Mode.SERIAL, True)
+@example([Part("", 8, 0.1), Part("cid", 8, 0.3), Part("ann", 7, 0.5)], {0: 10.0, 1: 0.5}, Mode.AUTO, True)
+# Turns that begin again and again in the room of another.
+@example([Part("", 8, 0.95), Part("ann", 3, 0.3), Part("", 8, 0.95)], {0: 1.0, 1: 3.0}, Mode.AUTO, False)
+@example(
+    [Part("cid", 6, 1), Part("cid", 6, 1), Part("", 9, 1), Part("", 6, 1)], {0: 0.5, 3: 30.0}, Mode.CONCURRENT, True
+)
+@example(
+    [Part("", 4, 0.3), Part("", 5, 0.95), Part("cid", 1, 0.3), Part("cid", 4, 0.3), Part("ann", 2, 0.1)],
+    {0: 10.0, 2: 0.5, 4: 1.0},
+    Mode.AUTO,
+    True,
+)
+# The last was let past another, and goes on when the anchor has released.
+@example(
+    [Part("", 5, 1), Part("", 4.6, 0.95), Part("ann", 6, 0.1), Part("", 1.5, 0.5)], {1: 1.0, 2: 3.0}, Mode.AUTO, True
+)
+@example(
+    [Part("", 1, 1.0), Part("cid", 4, 0.1), Part("cid", 9, 0.3), Part("", 6, 0.3), Part("", 9, 0.5)],
+    {1: 10.0, 2: 10.0, 3: 1.0},
+    Mode.CONCURRENT,
+    True,
+)
+# An owner whose clients hardly use their turns always waits with another client.
+@example(
+    [
+        Part("ann", 7, 0.7),
+        Part("cid", 3.4, 0.95),
+        Part("cid", 4.8, 0.4),
+        Part("cid", 2.4, 1),
+        Part("cid", 8, 0.95),
+        Part("", 5.7, 0.95),
+        Part("ann", 9, 1),
+        Part("", 7.8, 0.1),
+    ],
+    {1: 1.0, 2: 1.0},
+    Mode.SERIAL,
+    True,
+)
+def test_clients_that_release_their_turns_early_take_nothing_from_others(
+    parts: list[Part], releases_s: dict[int, float], mode: Mode, measured: bool
+) -> None:
+    gpu = Gpu(mode=mode, measured=measured)
+    scripts = [gpu.start(part.gib, owner=part.owner, demand=part.demand) for part in parts]
+    of_owner = Counter(script.client.owner for script in scripts)
+    periods_s = {index: period_s for index, period_s in releases_s.items() if index < len(parts)}
+    releasing = {scripts[index].client.owner for index in periods_s}
+    time_s = 600.0 * len(parts)
+    play_with_releases(gpu, scripts, periods_s, time_s)
+    share_s = time_s / len(of_owner)
+    for client in (script.client for script in scripts):
+        if client.owner not in releasing:
+            assert gpu.owner_ran_s[client.owner] >= SLACK * share_s, (client.owner, gpu.owner_ran_s)
+            assert gpu.ran_s[client.id] >= SLACK * share_s / of_owner[client.owner], (client.id, gpu.ran_s)
 
 
 PERIODS = st.lists(st.integers(300, 1500), min_size=1, max_size=4)

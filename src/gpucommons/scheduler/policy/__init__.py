@@ -50,8 +50,10 @@ The rules, in the order in which an evaluation applies them:
     running client was just dropped, or once the front has waited `max_bypass_s`, if that is set. A client that waits
     for memory gets WAIT_FOR_MEM once, and MEM_AVAILABLE before LOCK_OK.
  7. Making room. While the front waits, the turns that must end for it are dropped (quantum), all at once, when each has
-    lasted its quantum and its owner has had as much as that of the front. Of several turns whose end would do, those of
-    the owners that had most are dropped. The quantum grows with the memory to be moved, as far as NVML has seen it.
+    lasted its quantum and its owner has had as much as that of the front. Turns that began since it is the front do not
+    put that off; guests leave with the others, or at once where none but guests are in the way. The front then runs
+    before those that were dropped. Of several turns whose end would do, those of the owners that had most are dropped.
+    The quantum grows with the memory to be moved, as far as NVML has seen it.
 
 Order (attained.py, with the reason why it is fair). The owner (`fair_between`) whose clients have had turns for the
 least time comes first, and of its clients the one that has. Then follow one client of each other owner, those without a

@@ -16,23 +16,40 @@ its clients the same of what the owner has. Clients that fit next to others have
 each, the one that needs less memory and less of the GPU has no less time: it fits wherever the other does, and is
 preferred when it had less.
 
+What keeps the front from its room in spite of that, and how it is prevented:
+
+  - Turns that begin while it waits. When it has become the front, its room is promised (`room_s`): later turns do not
+    put it off. A client that was let past it is a guest, and leaves as soon as nothing but guests is in the way.
+  - The turns that were ended for it, whose clients request again at once. The room is claimed: the front runs first.
+  - An anchor that stops early, next to a client that goes on. The front waits for that one, so it inherits the anchor's
+    part, and is charged.
+
 Accounts are kept within bounds:
 
-  - Idleness saves nothing. An owner that was away for longer than BACK_WITHIN_S begins at the least service of the
-    owners that are present (`floor_s`), if it had less.
+  - Idleness saves nothing. An owner that releases its turn before it was asked to, or was away for longer than
+    BACK_WITHIN_S, begins at the least service of the owners that are present (`floor_s`), if it had less. Else an owner
+    that hardly uses its turns would keep the least so low that the accounts of all others are luck.
   - Luck is forgotten. A client that fits next to all others runs most of the time. When a turn ends, what an account
     has above the least one and the longest quantum (`lead_s`) is halved, and at most two more such quanta: such a
     client waits a bounded time once it no longer fits, and of two such clients the one that had more still has more.
-    A turn that was kept after the client was asked to stop is not luck, and is not forgotten.
+    Luck is time in the room that an anchor left over (`luck_s`). No more than that is forgotten: else an owner whose
+    turns are short would be served again and again. Nor is a turn that was kept after the client was asked to stop.
   - Leaving pays nothing back. An owner that disconnects with more than the least service is remembered, and has that
     account when it connects again. It is forgotten once the others have had as much.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from typing import Final
 
-from gpucommons.scheduler.policy.state import NEVER, Client, ClientStanding, GpuQueue, OwnerLine, PlaceEntry
+from gpucommons.scheduler.policy.state import (
+    NEVER,
+    Client,
+    ClientStanding,
+    GpuQueue,
+    OwnerLine,
+    PlaceEntry,
+    ServiceOrder,
+)
 
 # A client that was dropped requests again in a moment: it was not away.
 BACK_WITHIN_S: Final = 2.0
@@ -60,9 +77,20 @@ def set_lead(gpu: GpuQueue, lead_s: float) -> None:
     gpu.order.lead_s = lead_s
 
 
-def set_front(gpu: GpuQueue, client: Client) -> None:
-    """Room is made for this client."""
+def promise_room(gpu: GpuQueue, client: Client, due_s: float) -> None:
+    """Room is made for this client, by then."""
     gpu.order.front = client
+    gpu.order.room_s = due_s
+
+
+def promised_s(gpu: GpuQueue, client: Client) -> float:
+    """By when room was promised to this client; NEVER if it is not the front."""
+    return gpu.order.room_s if gpu.order.front is client else NEVER
+
+
+def claim_room(gpu: GpuQueue, client: Client) -> None:
+    """Turns were ended for this client: it is served next, before those whose turns they were."""
+    gpu.order.claim = client
 
 
 # Owners come and go
@@ -110,7 +138,7 @@ def queue(gpu: GpuQueue, client: Client, now: float) -> None:
     order = gpu.order
     line = client.service.line
     waiting = line.waiting
-    if now - client.service.ran_s > BACK_WITHIN_S:
+    if client.service.released or now - client.service.ran_s > BACK_WITHIN_S:
         _return(gpu, client, now)
     if line.running and not (line.has_anchor or waiting):
         # From now on one of its clients waits.
@@ -130,7 +158,7 @@ def _return(gpu: GpuQueue, client: Client, now: float) -> None:
     """The client was away, or is new, and so may be its owner."""
     order = gpu.order
     line = client.service.line
-    if not (line.running or line.waiting) and now - line.ran_s > BACK_WITHIN_S:
+    if not (line.running or line.waiting) and (client.service.released or now - line.ran_s > BACK_WITHIN_S):
         order.floor_s = max(order.floor_s, _least_s(gpu, now, default=order.floor_s))
         line.served_s = max(line.served_s, order.floor_s)
     line.floor_s = max(line.floor_s, _own_least_s(gpu, line, now, default=line.floor_s))
@@ -141,12 +169,20 @@ def unqueue(gpu: GpuQueue, client: Client, now: float) -> None:
     """The client no longer waits."""
     line = client.service.line
     _charge(line, now)
+    _disclaim(gpu, client)
     del gpu.order.waiting[client.id]
     assert client.service.entry is not None
     del line.waiting[bisect_left(line.waiting, client.service.entry)]
     client.service.entry = None
+    if gpu.order.front is client:
+        gpu.order.room_s = NEVER
     if line.place is not None and not line.waiting:
         _unplace(gpu, line)
+
+
+def _disclaim(gpu: GpuQueue, client: Client) -> None:
+    if gpu.order.claim is client:
+        gpu.order.claim = None
 
 
 def _place(gpu: GpuQueue, line: OwnerLine) -> None:
@@ -198,6 +234,7 @@ def order_again(gpu: GpuQueue, now: float) -> None:
 
 def move(client: Client, source: GpuQueue, target: GpuQueue) -> None:
     """A client that waits moved; both queues must be ordered again."""
+    _disclaim(source, client)
     target.order.waiting[client.id] = source.order.waiting.pop(client.id)
 
 
@@ -212,7 +249,7 @@ def carry(client: Client, source: GpuQueue, served_s: float, target: GpuQueue) -
 
 def begin(gpu: GpuQueue, client: Client, guest_until_s: float | None, now: float) -> None:
     """The client, which waits no longer, begins a turn: as the anchor, or as a guest until a time."""
-    client.service.guest_until_s = NEVER if guest_until_s is None else guest_until_s
+    client.service.guest_until_s = guest_until_s
     if client.is_program:
         return
     line = client.service.line
@@ -222,13 +259,25 @@ def begin(gpu: GpuQueue, client: Client, guest_until_s: float | None, now: float
         _set_anchor(gpu, client, now)
 
 
-def end(gpu: GpuQueue, client: Client, late_s: float, now: float) -> None:
-    """The client, which runs no longer, ended a turn, `late_s` after it was asked to. If it is the anchor it stays the
-    anchor until another client is, so that its owner waits behind all others."""
+def owe_turn(client: Client) -> None:
+    """The client was the first to wait: its turn lasts a quantum, although it is not the anchor."""
+    client.service.guest_until_s = None
+
+
+def inherit(gpu: GpuQueue, client: Client, now: float) -> None:
+    """The anchor has stopped, and the front waits for the turn of this client."""
+    _charge(client.service.line, now)
+    _set_anchor(gpu, client, now)
+
+
+def end(gpu: GpuQueue, client: Client, late_s: float, now: float, released: bool) -> None:
+    """The client, which runs no longer, ended a turn, `late_s` after it was asked to; `released`: before that. If it is
+    the anchor it stays the anchor until another client is, so that its owner waits behind all others."""
     order = gpu.order
     line = client.service.line
     client.service.served_s += now - client.turn.begun_s
     client.service.ran_s = now
+    client.service.released = released
     if client.is_program:
         return
     _charge(line, now)
@@ -238,7 +287,7 @@ def end(gpu: GpuQueue, client: Client, late_s: float, now: float) -> None:
     line.floor_s = max(line.floor_s, min(client.service.served_s, _own_least_s(gpu, line, now, default=NEVER)))
     client.service.served_s = _reduced_s(client.service.served_s, line.floor_s, order.lead_s)
     order.floor_s = max(order.floor_s, min(line.served_s, _least_s(gpu, now, default=NEVER)))
-    reduced_s = _reduced_s(line.served_s, order.floor_s, order.lead_s + _kept_s(client, late_s, now))
+    reduced_s = _forget_luck(order, line, line.served_s, order.lead_s + _kept_s(client, late_s, now))
     if line.place is None:
         line.served_s = reduced_s
     elif reduced_s < line.served_s:
@@ -253,6 +302,15 @@ def _kept_s(client: Client, late_s: float, now: float) -> float:
     return turn_s if late_s > max(_PROMPT_S, _PROMPT_RATIO * turn_s) else 0.0
 
 
+def _forget_luck(order: ServiceOrder, line: OwnerLine, served_s: float, lead_s: float) -> float:
+    """Returns the account of an owner, without a part of the luck that it is above the others' by."""
+    if served_s <= order.floor_s + lead_s:
+        return served_s
+    forgotten_s = min(line.luck_s, served_s - _reduced_s(served_s, order.floor_s, lead_s))
+    line.luck_s -= forgotten_s
+    return served_s - forgotten_s
+
+
 def _reduced_s(served_s: float, floor_s: float, lead_s: float) -> float:
     excess_s = served_s - floor_s - lead_s
     return served_s if excess_s <= 0.0 else floor_s + lead_s + min(excess_s / 2, 2 * lead_s)
@@ -264,6 +322,7 @@ def hand_over(gpu: GpuQueue, old: Client, new: Client, now: float) -> None:
     line, other, lead_s = ending.line, beginning.line, order.lead_s
     served_s = ending.served_s + now - old.turn.begun_s
     ending.ran_s = now
+    ending.released = True
     waiting = line.waiting
     least_s = waiting[0][0] if waiting and waiting[0][0] < served_s else served_s
     if least_s > line.floor_s:
@@ -272,7 +331,8 @@ def hand_over(gpu: GpuQueue, old: Client, new: Client, now: float) -> None:
     line.served_s = served_s = line.served_s + now - line.since_s
     line.since_s = now
     order.anchor = new
-    beginning.guest_until_s = NEVER
+    order.room_s = NEVER
+    beginning.guest_until_s = None
     beginning.entry = None
     # It is the first of its owner, whose place is the first one.
     del order.waiting[new.id]
@@ -285,7 +345,7 @@ def hand_over(gpu: GpuQueue, old: Client, new: Client, now: float) -> None:
     if least_s > order.floor_s:
         order.floor_s = least_s
     if served_s > order.floor_s + lead_s:
-        line.served_s = _reduced_s(served_s, order.floor_s, lead_s)
+        line.served_s = _forget_luck(order, line, served_s, lead_s)
     del order.places[0]
     other.place = None
     other.running = 1
@@ -319,36 +379,25 @@ def _charge(line: OwnerLine, now: float) -> None:
     """Brings an owner's account up to now. Must be called before anything changes that it depends on."""
     if line.running and (line.has_anchor or not line.waiting):
         line.served_s += now - line.since_s
+        if not line.has_anchor:
+            line.luck_s += now - line.since_s
     line.since_s = now
-
-
-def give_way(victim: Client, front: Client, now: float) -> None:
-    """A turn ends for `front`. If its owner had less, it forgoes the difference: else it would come first again."""
-    if victim.service.line is front.service.line:
-        victim.service.served_s += max(0.0, front.service.served_s - own_service_s(victim, now))
-    else:
-        victim.service.line.served_s += max(
-            0.0, service_s(front.service.line, now) - service_s(victim.service.line, now)
-        )
 
 
 def _least_s(gpu: GpuQueue, now: float, default: float) -> float:
     """The least service of the owners that wait or run."""
-    order = gpu.order
-    running = (service_s(client.service.line, now) for client in gpu.turns.running.values() if not client.is_program)
-    least_s = min(running, default=NEVER)
-    if order.places:
-        least_s = min(least_s, order.places[0][0])
+    places = gpu.order.places
+    least_s = places[0][0] if places else NEVER
+    for client in gpu.turns.running.values():
+        if not client.is_program:
+            least_s = min(least_s, service_s(client.service.line, now))
     return default if least_s == NEVER else least_s
 
 
 def _own_least_s(gpu: GpuQueue, line: OwnerLine, now: float, default: float) -> float:
     """The least service of the clients of one owner that wait or run."""
-    least_s = min(_running_service_s(gpu, line, now), default=NEVER)
-    if line.waiting:
-        least_s = min(least_s, line.waiting[0][0])
+    least_s = line.waiting[0][0] if line.waiting else NEVER
+    for client in gpu.turns.running.values():
+        if client.service.line is line:
+            least_s = min(least_s, own_service_s(client, now))
     return default if least_s == NEVER else least_s
-
-
-def _running_service_s(gpu: GpuQueue, line: OwnerLine, now: float) -> Iterator[float]:
-    return (own_service_s(client, now) for client in gpu.turns.running.values() if client.service.line is line)

@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 from gpucommons.model.sharing import WaitReason
 from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.coruns import SETTLE_S, PhaseCause, Way
-from gpucommons.scheduler.policy.attained import give_way, own_service_s, service_s, set_front
+from gpucommons.scheduler.policy.attained import (
+    claim_room,
+    inherit,
+    owe_turn,
+    own_service_s,
+    promise_room,
+    promised_s,
+    service_s,
+)
 from gpucommons.scheduler.policy.core_limits import CoreQuotas
 from gpucommons.scheduler.policy.phasing import Phasing
 from gpucommons.scheduler.policy.quota_bucket import EPSILON_S
@@ -197,7 +205,7 @@ class _Reservation:
         self._gpu = gpu
         self._front = front
         self._reason = reason
-        leaving = in_the_way(gpu, front, reason, now)
+        leaving = in_the_way(terms, gpu, front, reason, now)
         self._due_s = room_due_s(terms, leaving, front, reason, now) if leaving else NEVER
         self._remaining = [c for c in _switched_clients(gpu) if c.turn.drop_s is None and c not in leaving]
         self._by_activity = has_activity(terms, gpu, now)
@@ -214,15 +222,20 @@ class _Reservation:
 
     def _fits_with_front(self, client: Client) -> bool:
         gpu, together = self._gpu, (client, self._front, *self._remaining)
+        if self._by_activity and any(gpu.phases.coruns.solo_activity(member.id) is None for member in together):
+            return False
         room = min(room_bytes(gpu, client), room_bytes(gpu, self._front))
         if gpu.memory.held_bytes + sum(member.memory.need_bytes for member in together) > room:
             return False
         return not self._by_activity or sum(_solo_sm(gpu, member) for member in together) <= _light(gpu)
 
 
-def in_the_way(gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
+def in_the_way(terms: Terms, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> list[Client]:
     """The turns that must end before `front` fits, without those that were dropped already: of the owners that have had
-    most. If its own owner has a turn, that one ends before the turns of other owners."""
+    most. If its own owner has a turn, that one ends before the turns of other owners.
+
+    It fits by memory and by activity, whichever of them is `reason`: what is left must not block it for the other.
+    """
     staying = [client for client in _switched_clients(gpu) if client.turn.drop_s is None]
     staying.sort(
         key=lambda client: (
@@ -231,12 +244,14 @@ def in_the_way(gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> 
             -own_service_s(client, now),
         )
     )
-    if reason is TURN or reason is SOLO:
+    by_activity = has_activity(terms, gpu, now)
+    unknown = any(gpu.phases.coruns.solo_activity(client.id) is None for client in (front, *staying))
+    if reason is TURN or (by_activity and unknown):
         return staying
     need = front.memory.need_bytes + gpu.memory.held_bytes + sum(client.memory.need_bytes for client in staying)
     busy = _solo_sm(gpu, front) + sum(_solo_sm(gpu, client) for client in staying)
     room = room_bytes(gpu, front)
-    most_busy = _light(gpu) if reason is DEMAND else NEVER
+    most_busy = _light(gpu) if by_activity else NEVER
     leaving: list[Client] = []
     for client in staying:
         if need <= room and busy <= most_busy:
@@ -254,8 +269,15 @@ def in_the_way(gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> 
 
 
 def room_due_s(terms: Terms, leaving: list[Client], front: Client, reason: WaitReason, now: float) -> float:
-    """When the turns that are in the way of `front` have lasted long enough to be ended, all at once."""
-    return max(_turn_due_s(terms, client, front, reason, now) for client in leaving)
+    """When the turns that are in the way of `front` have lasted long enough to be ended, all at once. Turns that began
+    after it became the front do not put that off, and guests leave when the others do."""
+    owed = [client for client in leaving if client.service.guest_until_s is None]
+    lasted_s = max((_turn_due_s(terms, client, front, reason, now) for client in owed), default=now)
+    guests_s = [until_s for client in leaving if (until_s := client.service.guest_until_s) is not None]
+    if front.gpu.turns.draining and guests_s:
+        # They use the time until a client that was dropped stops.
+        return max(lasted_s, *guests_s)
+    return min(promised_s(front.gpu, front), lasted_s)
 
 
 def _turn_due_s(terms: Terms, holder: Client, front: Client, reason: WaitReason, now: float) -> float:
@@ -266,9 +288,7 @@ def _turn_due_s(terms: Terms, holder: Client, front: Client, reason: WaitReason,
     elif not front.service.line.has_anchor:
         behind_s = front.service.line.served_s - service_s(holder.service.line, now)
     due_s = holder.turn.begun_s + quantum_s(terms, holder, front, reason)
-    if behind_s > 0.0:
-        due_s = max(due_s, now + behind_s)
-    return min(due_s, holder.service.guest_until_s)
+    return max(due_s, now + behind_s) if behind_s > 0.0 else due_s
 
 
 def _solo_sm(gpu: GpuQueue, client: Client) -> float:
@@ -320,7 +340,7 @@ def next_client(terms: Terms, gpu: GpuQueue) -> Client | None:
 def following_client(terms: Terms, gpu: GpuQueue) -> Client | None:
     """`next_client` after a hand-over: only who waits has changed."""
     first = gpu.order.first_waiting()
-    if first is None or first.turn.wait_for_mem_sent:
+    if first is None or first.turn.wait_for_mem_sent or first is gpu.order.claim:
         return None
     if not (terms.serial or (terms.v1_alone and first.memory.blind)):
         return None
@@ -498,6 +518,7 @@ class Evaluation:
                     and first is not gpu.order.front
                 )
                 self._grant(gpu, first, now, actions, NEVER if fits else None)
+                owe_turn(first)
                 if len(gpu.turns.running) == 1 and is_exclusive(terms, gpu):
                     # The others wait at least the shortest quantum: how long exactly is computed then.
                     return now + terms.shortest_quantum_s if waiting else NEVER
@@ -506,6 +527,8 @@ class Evaluation:
             if fitting is not None:
                 self._grant(gpu, fitting, now, actions, guest_until_s)
             elif front is not None:
+                if self._pass_anchor_on(gpu, front, reason, now):
+                    continue
                 gpu.biggest_waiter = biggest_waiter(gpu)
                 return self._make_room(gpu, front, reason, now, actions)
             else:
@@ -521,20 +544,33 @@ class Evaluation:
             begin_s = now + SETTLE_S
             actions.append(self.phasing.measure(gpu, begin_s, begin_s + _TURN_MEASURE_S))
 
+    def _pass_anchor_on(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> bool:
+        """The anchor stopped early, and `front` waits for the turn of another client: that is the anchor from now on.
+        Returns whether the order has changed."""
+        anchor = gpu.order.anchor
+        if anchor is None or anchor.id in gpu.turns.running:
+            return False
+        victims = in_the_way(self._terms, gpu, front, reason, now)
+        owed = [client for client in victims if client.service.guest_until_s is None]
+        if not owed:
+            return False
+        inherit(gpu, max(owed, key=lambda client: _turn_due_s(self._terms, client, front, reason, now)), now)
+        return True
+
     # Rule 7: making room
 
     def _make_room(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float, actions: list[Action]) -> float:
         """Drops the turns in the way of `front` once each has had its quantum. Returns the next deadline."""
-        by_activity = reason is WaitReason.DEMAND or reason is WaitReason.SOLO
+        by_activity = has_activity(self._terms, gpu, now)
         again_s = gpu.phases.busy_until_s if by_activity and not gpu.phases.metered else NEVER
-        set_front(gpu, front)
-        victims = in_the_way(gpu, front, reason, now)
+        victims = in_the_way(self._terms, gpu, front, reason, now)
+        due_s = room_due_s(self._terms, victims, front, reason, now) if victims else promised_s(gpu, front)
+        promise_room(gpu, front, due_s)
         if not victims:
             return again_s
-        due_s = room_due_s(self._terms, victims, front, reason, now)
         if due_s > now + EPSILON_S:
             return min(due_s, again_s)
         for victim in victims:
-            give_way(victim, front, now)
             self._grants.drop(gpu, victim, DropReason.QUANTUM, now, actions)
+        claim_room(gpu, front)
         return again_s

@@ -203,11 +203,23 @@ class OwnerLine:
 
     `waiting` is in the order in which they are served; `running` is how many have a turn, programs aside. `has_anchor`:
     one of them is the GPU's anchor. If none is and some wait, the owner has a place in the queue. `served_s` is its
-    service until `since_s`, `floor_s` the least that one of its clients had, `ran_s` when its last turn ended.
-    `clients` is how many are registered.
+    service until `since_s`, `floor_s` the least that one of its clients had, `ran_s` when its last turn ended,
+    `luck_s` what it had in the room that an anchor left over and has not been forgotten. `clients` is how many are
+    registered.
     """
 
-    __slots__ = ("clients", "floor_s", "has_anchor", "place", "ran_s", "running", "served_s", "since_s", "waiting")
+    __slots__ = (
+        "clients",
+        "floor_s",
+        "has_anchor",
+        "luck_s",
+        "place",
+        "ran_s",
+        "running",
+        "served_s",
+        "since_s",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.waiting: list[WaitEntry] = []
@@ -219,6 +231,7 @@ class OwnerLine:
         self.since_s = 0.0
         self.floor_s = 0.0
         self.ran_s = LONG_AGO
+        self.luck_s = 0.0
 
 
 class ClientMemory:
@@ -311,11 +324,12 @@ class Service:
     """A client's place in the order, and what it has had. attained.py alone changes it.
 
     `entry` is its place in the queue of its owner while it waits. `served_s` is the time of its turns, as far as it
-    counts for the order; `ran_s` is when the last one ended. Until `guest_until_s` it may run in the room that the
-    front of the queue leaves over.
+    counts for the order; `ran_s` is when the last one ended, `released` whether before it was asked to. A guest, which
+    passed the front of the queue, may run until `guest_until_s` in the room that is left over; None: its turn lasts a
+    quantum.
     """
 
-    __slots__ = ("entry", "guest_until_s", "line", "ran_s", "served_s")
+    __slots__ = ("entry", "guest_until_s", "line", "ran_s", "released", "served_s")
 
     def __init__(self) -> None:
         # Set when it enters.
@@ -323,7 +337,8 @@ class Service:
         self.entry: WaitEntry | None = None
         self.served_s = 0.0
         self.ran_s = LONG_AGO
-        self.guest_until_s = NEVER
+        self.released = False
+        self.guest_until_s: float | None = None
 
 
 class Quota:
@@ -513,6 +528,7 @@ class ServiceOrder:
 
     __slots__ = (
         "anchor",
+        "claim",
         "departed_s",
         "floor_s",
         "front",
@@ -520,6 +536,7 @@ class ServiceOrder:
         "lines",
         "places",
         "requests",
+        "room_s",
         "waiting",
     )
 
@@ -528,9 +545,13 @@ class ServiceOrder:
         self.lines: dict[str, OwnerLine] = {}
         # The owners that wait, without that of the anchor, in the order in which they are served.
         self.places: list[PlaceEntry] = []
-        # The client that was the front last, and the one that room is made for now.
+        # The client that was the front last, the one that room is made for now, and the one that turns were ended for
+        # and that has not begun yet.
         self.anchor: Client | None = None
         self.front: Client | None = None
+        self.claim: Client | None = None
+        # By when room is made for the front.
+        self.room_s = NEVER
         # What the least served owner had, how much more is kept in full, what owners had that left, requests so far.
         self.floor_s = 0.0
         self.lead_s = 0.0
@@ -538,7 +559,10 @@ class ServiceOrder:
         self.requests = 0
 
     def first_waiting(self) -> Client | None:
-        """The client that is served next: of the least served owner; of the anchor's owner only if no other waits."""
+        """The client that is served next: the one that turns were ended for; else of the least served owner; of the
+        anchor's owner only if no other waits."""
+        if self.claim is not None:
+            return self.claim
         if self.places:
             return self.places[0][2].waiting[0][2]
         line = None if self.anchor is None else self.anchor.service.line
@@ -547,6 +571,14 @@ class ServiceOrder:
     def in_order(self) -> Iterator[Client]:
         """The waiting clients in the order in which they are served: the first, then one of each owner, those that have
         no turn first, then the others."""
+        claim = self.claim
+        if claim is None:
+            yield from self._by_service()
+        else:
+            yield claim
+            yield from (client for client in self._by_service() if client is not claim)
+
+    def _by_service(self) -> Iterator[Client]:
         places = self.places
         for _, _, line in places[:1]:
             yield line.waiting[0][2]

@@ -109,13 +109,14 @@ class Transitions:
         if client.quota.bucket is not None:
             self._quotas.end_turn(client, now)
         late_s = 0.0
+        released = client.turn.drop_s is None
         if client.turn.drop_s is not None:
             late_s = now - client.turn.drop_s
             gpu.turns.drains.observe(late_s)
             client.turn.drop_s = None
             del gpu.turns.draining[client.id]
         self._vacate(gpu, client)
-        attained.end(gpu, client, late_s, now)
+        attained.end(gpu, client, late_s, now, released)
         gpu.turns.changed_s = now
         gpu.turns.lengths.observe(now - client.turn.begun_s)
         client.standing = IDLE
