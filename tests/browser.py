@@ -76,11 +76,16 @@ def opened(
     theme: str = "light",
     lost_is_fine: bool = False,
     ready: str = "main[data-sequence]",
+    before: str = "",
 ) -> Iterator[Page]:
-    """The page with its first readings drawn. A complaint at the end fails the test."""
+    """The page with its first readings drawn. A complaint at the end fails the test.
+
+    `before` is a script that runs before those of the page.
+    """
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
     watch = Watch(urlsplit(url).netloc, lost_is_fine=lost_is_fine)
     page = context.new_page()
+    page.add_init_script(before)
     watch.on(page)
     try:
         page.goto(url)
