@@ -509,7 +509,7 @@ class SchedulerServer:
         if self.parking is not None:
             self.parking.newcomers.user_names = names.users
         changed = False
-        for connection in self._connections.values():
+        for connection in self._connections.values() if names.pods else ():
             client = connection.client
             pod = None if client is None else names.pod_of(client)
             if client is not None and pod is not None:

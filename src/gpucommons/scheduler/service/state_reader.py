@@ -7,7 +7,8 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from time import monotonic
 from typing import Final, NamedTuple, TypedDict
 
@@ -55,16 +56,22 @@ class ProcessNames:
 
     def of_client(self, client: Client) -> str:
         """That of its pod; else of its process, which the kernel identified when it connected."""
-        return nvshare_client_name(client.pod, client.namespace, self._of_process(client))
-
-    def _of_process(self, client: Client) -> str:
         process = client.process
         name = None if process is None else self.by_key.get(ProcessKey(process.pid, process.start_ticks))
-        if name is not None:
-            return name
-        # It is not on a GPU yet, or the GPUs cannot be read.
-        owner = self.users.get(client.uid) or f"uid {client.uid}"
-        return process_name(owner, "", (client.pid,) if client.pid else ())
+        if name is None:
+            # It is not on a GPU yet, or the GPUs cannot be read.
+            name = _name_of_process(self.users.get(client.uid) or f"uid {client.uid}", client.pid)
+        return _name_of_client(client.pod, client.namespace, name)
+
+
+# Every reading has all names, and they rarely change. As many as there may be clients.
+_KEPT_NAMES: Final = 4096
+_name_of_client = lru_cache(_KEPT_NAMES)(nvshare_client_name)
+
+
+@lru_cache(_KEPT_NAMES)
+def _name_of_process(owner: str, pid: int) -> str:
+    return process_name(owner, "", (pid,) if pid else ())
 
 
 # The policy's state as the frozen values of model.sharing. It changes nothing.
@@ -170,13 +177,14 @@ def _expected_wait_s(
     )
 
 
-def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
+def read_gpu(policy: Policy, gpu: GpuQueue, now: float, *, present: bool, slot: str, linked: bool) -> GpuSharing:
+    """`linked`: its clients are in the queue of another GPU."""
     while gpu.turns.count_handovers():
         pass
     queued = [*gpu.order.in_order(), *gpu.turns.throttled.values()]
     front = gpu.order.first_waiting()
     blocked = None if front is None else evaluation.wait_reason(policy.terms, front, now)
-    way, reason = _way(policy, gpu, blocked, now)
+    way, reason = ("linked", "linked") if linked else _way(policy, gpu, blocked, now)
     return GpuSharing(
         uuid=gpu.key,
         index=gpu.index,
@@ -201,6 +209,7 @@ def read_gpu(policy: Policy, gpu: GpuQueue, present: bool, now: float) -> GpuSha
         wait_seconds=gpu.turns.waits.reading(),
         turn_seconds=gpu.turns.lengths.reading(),
         drain_seconds=gpu.turns.drains.reading(),
+        slot=slot,
         gain_ratio=None
         if gpu.phases.current is None
         else gpu.phases.coruns.gain(gpu.phases.current, gpu.phases.members),
@@ -258,8 +267,8 @@ def _quantum_left_s(
 log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
-# Rows made before the sockets are served again: a fraction of a millisecond of work.
-_ROWS_PER_STEP: Final = 8
+# Rows made before the sockets are served again: some tens of microseconds of work, as much as a hand-off takes.
+_ROWS_PER_STEP: Final = 4
 _MAX_DEPARTED: Final = 10_000
 
 
@@ -297,7 +306,7 @@ class StateReader:
         self.latest = self.read_now()
 
     def read_now(self) -> SharingReading:
-        return self._assemble(list(self._rows()))
+        return self._assemble(list(self._rows()), list(self._gpus()))
 
     async def run(self) -> None:
         while True:
@@ -320,7 +329,11 @@ class StateReader:
             rows.append(row)
             if len(rows) % _ROWS_PER_STEP == 0:
                 await asyncio.sleep(0)
-        return self._assemble(rows)
+        gpus: list[GpuSharing] = []
+        for gpu in self._gpus():
+            gpus.append(gpu)
+            await asyncio.sleep(0)
+        return self._assemble(rows, gpus)
 
     def _count_hand_overs(self) -> Iterator[None]:
         """Updates the histograms, a part at a time."""
@@ -362,23 +375,25 @@ class StateReader:
         rests = self._policy.on and client.standing is ClientStanding.IDLE
         return row._replace(standing="resting" if rests else row.standing)
 
-    def _gpu(self, gpu: GpuQueue, present: bool, now: float) -> GpuSharing:
-        row = replace(read_gpu(self._policy, gpu, present, now), slot=self._devices.slot_of(gpu.key))
-        return replace(row, way="linked", way_reason="linked") if self._devices.is_linked(gpu) else row
+    def _gpus(self) -> Iterator[GpuSharing]:
+        """One row per GPU. They may come and go between two rows, too."""
+        devices = self._devices
+        present = devices.present
+        for gpu in list(self._policy.gpus.values()):
+            now = monotonic()
+            gpu.turns.clock.advance(now)
+            slot, linked = devices.slot_of(gpu.key), devices.is_linked(gpu)
+            yield read_gpu(self._policy, gpu, now, present=gpu.key in present, slot=slot, linked=linked)
 
-    def _assemble(self, rows: list[ClientSharing]) -> SharingReading:
-        now = monotonic()
-        policy, present = self._policy, self._devices.present
+    def _assemble(self, rows: list[ClientSharing], gpus: list[GpuSharing]) -> SharingReading:
+        now, policy = monotonic(), self._policy
         while self._departed and self._departed[0][0] <= now:
             self._departed.popleft()
-        gpus = list(policy.gpus.values())
-        for gpu in gpus:
-            gpu.turns.clock.advance(now)
         return SharingReading(
             on=policy.on,
             mode=policy.terms.mode.value,
             fixed_quantum_s=policy.terms.operator_quantum_s,
-            gpus=tuple(self._gpu(gpu, gpu.key in present, now) for gpu in gpus),
+            gpus=tuple(gpus),
             clients=tuple(rows),
             departed=tuple(row for _, row in self._departed),
             messages={kind.name: self._turns.messages[kind] for kind in MessageType},
