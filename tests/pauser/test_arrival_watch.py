@@ -210,6 +210,42 @@ def test_a_container_with_a_file_system_that_hangs_hides_no_other_program(direct
             hanging.kill()
 
 
+@contextmanager
+def container(directory: Path) -> Iterator[Path]:
+    """Its device file, on a file system of its own that ends with it."""
+    mount = 'mount -t tmpfs tmpfs "$0" && touch "$0/nvidiactl" && echo ready && exec cat'
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", mount, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield Path(f"/proc/{process.pid}/root{directory}/nvidiactl")
+        finally:
+            process.kill()
+
+
+def test_the_file_of_the_next_container_is_watched_though_it_has_the_same_numbers(directory: Path) -> None:
+    needs_root()
+    with _DeviceEvents() as opens:
+
+        def numbers_once_watched(file: Path) -> tuple[int, int]:
+            opens.drain()
+            opens.add([file])
+            file.read_bytes()
+            assert opens.drain(), "its open is reported"
+            status = os.stat(file)
+            return status.st_dev, status.st_ino
+
+        seen: list[tuple[int, int]] = []
+        # The number of a file system is free a moment after its end.
+        while len(set(seen)) == len(seen) < 100:
+            with container(directory) as file:
+                seen.append(numbers_once_watched(file))
+        if len(set(seen)) == len(seen):
+            pytest.skip("this kernel gives each file system a number of its own")
+
+
 def test_the_files_of_many_programs_that_start_at_once_are_all_watched(tmp_path: Path) -> None:
     """As a build starts them: more than there are threads."""
     files = [tmp_path / str(number) for number in range(300)]

@@ -396,6 +396,11 @@ def choose_gpu(opened: Iterable[int], visible: str | None, gpus: Mapping[int, st
 # Opens of files, from the kernel.
 
 _IN_OPEN: Final = 0x20
+_IN_OVERFLOW: Final = 0x4000
+# The file is gone, and with it the watch.
+_IN_IGNORED: Final = 0x8000
+# struct inotify_event: the watch, what happened, a cookie, the length of a name.
+_FILE_EVENT: Final = struct.Struct("=iIII")
 _READ_BYTES: Final = 1 << 16
 
 
@@ -404,6 +409,8 @@ class _DeviceEvents:
 
     The files of a container may be on a file system of its user, which need not answer: they are looked at by threads
     of their own. One that hangs keeps its thread until the file system is gone, and the others go on with the rest.
+
+    The files of a container that has ended are forgotten: those of the next one often have the same numbers.
     """
 
     _threads: Final = CallThreads("device files", _MAX_HUNG_LOOKS)
@@ -413,7 +420,11 @@ class _DeviceEvents:
         self.descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify")
+        # Device and inode of each file, and the kernel's number of each watch. `_ended` are watches that the kernel
+        # has ended before the thread that asked for them has come to enter them.
         self._watched: set[tuple[int, int]] = set()
+        self._file_of: dict[int, tuple[int, int]] = {}
+        self._ended: set[int] = set()
         self._pending: deque[Path] = deque(maxlen=_MAX_PENDING)
         self._lock = threading.Lock()
         self._is_open = True
@@ -457,17 +468,40 @@ class _DeviceEvents:
             # The kernel asks the file system whether we may watch: without the lock, and with a descriptor of our own.
             events = os.dup(self.descriptor)
         try:
-            self._libc.inotify_add_watch(events, b"/proc/self/fd/%d" % descriptor, _IN_OPEN)
+            watch = self._libc.inotify_add_watch(events, b"/proc/self/fd/%d" % descriptor, _IN_OPEN)
         finally:
             os.close(events)
+        with self._lock:
+            if watch < 0 or watch in self._ended:
+                self._watched.discard(file)
+                self._ended.discard(watch)
+            else:
+                self._file_of[watch] = file
 
     def drain(self) -> bool:
-        """Whether there were events."""
-        has_event = False
+        """Whether a file was opened."""
+        has_open = False
         with suppress(BlockingIOError):
-            while os.read(self.descriptor, _READ_BYTES):
-                has_event = True
-        return has_event
+            while data := os.read(self.descriptor, _READ_BYTES):
+                at = 0
+                while at < len(data):
+                    watch, what, _, name_bytes = _FILE_EVENT.unpack_from(data, at)
+                    at += _FILE_EVENT.size + name_bytes
+                    has_open = has_open or bool(what & (_IN_OPEN | _IN_OVERFLOW))
+                    if what & (_IN_IGNORED | _IN_OVERFLOW):
+                        self._forget(watch)
+        return has_open
+
+    def _forget(self, watch: int) -> None:
+        """Below 0: events were lost, perhaps of files that are gone. The kernel keeps the watches of all others."""
+        with self._lock:
+            if watch < 0:
+                self._watched.clear()
+                self._file_of.clear()
+            elif watch in self._file_of:
+                self._watched.discard(self._file_of.pop(watch))
+            else:
+                self._ended.add(watch)
 
 
 # Programs that are executed, from the kernel (linux/cn_proc.h). Only root hears of them.
