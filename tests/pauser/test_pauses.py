@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,91 @@ def test_a_pid_that_changed_hands_during_the_lock_is_let_go(tmp_path: Path, monk
     assert driver.calls == ["lock", "unlock"]
     assert list((tmp_path / "paused").iterdir()) == []
     assert pauses.list_paused() == ()
+
+
+def test_a_pid_that_changed_hands_while_a_new_program_was_held_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = key_of(os.getpid())
+    assert key is not None
+    other = ProcessKey(key.pid, key.start_ticks + 1)
+    driver, now = Driver(), [key]
+    monkeypatch.setattr(module, "key_of", lambda pid: now[0])
+    monkeypatch.setattr(module, "has_ended", lambda process: process != now[0])
+    monkeypatch.setattr(driver, "after_lock", lambda: now.__setitem__(0, other))
+    heard: list[Notice] = []
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, heard.append)
+    pauses.open_session(1)
+    pauses.hold(key, 10.0, lambda: "GPU-0")
+    assert driver.calls == ["lock", "unlock"]
+    assert list((tmp_path / "paused").iterdir()) == []
+    assert (pauses.list_paused(), heard) == ((), [])
+
+
+@pytest.mark.parametrize("call", ["lock", "hold", "unlock", "checkpoint", "restore"])
+def test_an_unexpected_error_leaves_nothing_paused(tmp_path: Path, call: str) -> None:
+    key = key_of(os.getpid())
+    assert key is not None
+    driver = FailingDriver()
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 600.0, lambda notice: None)
+    pauses.start()
+    pauses.open_session(1)
+    if call not in ("lock", "hold"):
+        assert pauses.lock(1, key, 100, "", time.monotonic() + 10).failure is None
+    if call == "restore":
+        assert pauses.checkpoint(key, 1).failure is None
+    driver.fails_in = call
+    calls: dict[str, Callable[[], object]] = {
+        "lock": lambda: pauses.lock(1, key, 100, "", time.monotonic() + 10),
+        "hold": lambda: pauses.hold(key, 10.0, driver.gpu_of),
+        "unlock": lambda: pauses.unlock(key),
+        "checkpoint": lambda: pauses.checkpoint(key, 1),
+        "restore": lambda: pauses.restore(key),
+    }
+    with pytest.raises(RuntimeError):
+        calls[call]()
+    until(lambda: not driver.locked and pauses.list_paused() == (), "it runs, and is not in the table")
+    assert list((tmp_path / "paused").iterdir()) == []
+    driver.fails_in = ""
+    assert pauses.lock(1, key, 100, "", time.monotonic() + 10).failure is None, "it can be paused again"
+    assert pauses.unlock(key).failure is None
+
+
+class FailingDriver(Driver):
+    """One call ends in an error that is not of the driver, after it has been carried out."""
+
+    fails_in = ""
+    unlocks_failed = 0
+
+    def _fail(self, call: str) -> None:
+        if self.fails_in == call:
+            raise RuntimeError(call)
+
+    def lock(self, pid: int, timeout_ms: int) -> Failure | None:
+        super().lock(pid, timeout_ms)
+        self._fail("lock")
+        return None
+
+    def unlock(self, pid: int) -> Failure | None:
+        if self.fails_in == "unlock" and self.unlocks_failed < 3:
+            # First for its caller, then for the thread that releases it.
+            self.unlocks_failed += 1
+            raise RuntimeError("unlock")
+        return super().unlock(pid)
+
+    def checkpoint(self, pid: int) -> Failure | None:
+        self._fail("checkpoint")
+        return super().checkpoint(pid)
+
+    def restore(self, pid: int) -> Failure | None:
+        super().restore(pid)
+        self._fail("restore")
+        return None
+
+    def gpu_of(self) -> str:
+        if self.locked:
+            self._fail("hold")
+        return "GPU-0"
 
 
 @pytest.mark.parametrize("call", ["unlock", "checkpoint", "restore"])

@@ -14,8 +14,12 @@ import pytest
 
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.pauser.backend import Code, State
-from gpucommons.pauser.protocol import Hello, Operation, PauserRequest, decode_message
+from gpucommons.pauser.log import Log
+from gpucommons.pauser.pauses import Pauses
+from gpucommons.pauser.protocol import Hello, Operation, PauserRequest, Reply, decode_message
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
+from gpucommons.pauser.release import key_of
+from gpucommons.pauser.server import Server, ServerSettings, _Session
 from needs import needs_program, needs_root
 from pauser.rig import Connection, child, code_of, environment, kill_with_watchdog, service
 from tiers import in_long_tier
@@ -365,3 +369,24 @@ def test_a_pid_that_was_reused_is_another_program(cuda: FakeCuda, record: Path) 
     assert first == second, "the kernel gave the pid again"
     assert found["codes"] == [Code.GONE, 0]
     assert found["meanwhile"] == ["LOCKED"]
+
+
+def test_a_call_that_ends_in_an_unexpected_error_has_an_answer(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent waits up to ten minutes for the end of a move."""
+    key = key_of(os.getpid())
+    assert key is not None
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Pauses, "checkpoint", fail)
+    server = Server(ServerSettings(record, backend="freeze"), Log("pauser"))
+    server.open()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server._carry_out(_Session(1, theirs), PauserRequest(1, Operation.CHECKPOINT, key))
+        reply = Connection(ours).next()
+    assert isinstance(reply, Reply)
+    assert code_of(reply) == Code.UNAVAILABLE
+    assert reply.failure is not None
+    assert "a defect" in reply.failure.meaning

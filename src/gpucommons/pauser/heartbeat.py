@@ -76,8 +76,12 @@ class Heartbeat:
     # -- the watchdog
 
     def _start_watchdog(self, now_s: float) -> None:
-        ours, theirs = socket.socketpair()
         self._start_again_s = now_s + _REPLACE_AFTER_S
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            self._log.line(f"cannot start the watchdog: {error}; it is tried again")
+            return
         with theirs:
             try:
                 self._watchdog = subprocess.Popen(

@@ -8,8 +8,8 @@ calls and file writes are made without the table's lock.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -264,32 +264,33 @@ class Pauses:
         hold = self._begin(session, entry, now_s, for_agent=for_agent)
         if isinstance(hold, Failure):
             return Result(hold)
-        try:
-            self._record.write(entry)
-        except OSError as error:
-            self._forget(hold)
-            return Result(failure(Code.RECORD, f"{self._record.path}: {error.strerror}"))
-        if key_of(key.pid) != key:
-            self._forget(hold)
-            return Result(failure(Code.GONE))
-        begun_s = time.monotonic()
-        with self._looks.call(key, timeout_ms / 1000, lambda obstacle: self._give_up(hold, obstacle, answer_early)):
-            failed = self._backend.lock(key.pid, timeout_ms)
-        duration_s = time.monotonic() - begun_s
-        if key_of(key.pid) != key:
-            # The pid may have been reused between the check and the call: then another program was paused.
+        with self._released_after_error(hold):
+            try:
+                self._record.write(entry)
+            except OSError as error:
+                self._forget(hold)
+                return Result(failure(Code.RECORD, f"{self._record.path}: {error.strerror}"))
+            if key_of(key.pid) != key:
+                self._forget(hold)
+                return Result(failure(Code.GONE))
+            begun_s = time.monotonic()
+            with self._looks.call(key, timeout_ms / 1000, lambda obstacle: self._give_up(hold, obstacle, answer_early)):
+                failed = self._backend.lock(key.pid, timeout_ms)
+            duration_s = time.monotonic() - begun_s
+            if key_of(key.pid) != key:
+                # The pid may have been reused between the check and the call: then another program was paused.
+                if failed is None:
+                    self._backend.unlock(key.pid)
+                self._forget(hold)
+                return Result(failure(Code.GONE), duration_s)
             if failed is None:
-                self._backend.unlock(key.pid)
-            self._forget(hold)
-            return Result(failure(Code.GONE), duration_s)
-        if failed is None:
-            return Result(self._finish_lock(hold, until_s), duration_s)
-        if failed.code in (Code.WRONG_STATE, Code.STOPPED):
-            # Paused or stopped by something else, which will resume it.
-            self._forget(hold)
-        else:
-            self._let_go(hold, surely_runs=failed.code in _NEVER_LOCKED)
-        return Result(failed, duration_s)
+                return Result(self._finish_lock(hold, until_s), duration_s)
+            if failed.code in (Code.WRONG_STATE, Code.STOPPED):
+                # Paused or stopped by something else, which will resume it.
+                self._forget(hold)
+            else:
+                self._let_go(hold, surely_runs=failed.code in _NEVER_LOCKED)
+            return Result(failed, duration_s)
 
     def hold(self, key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
         """Locks a program that is about to use CUDA as soon as the driver can, and reports it to the agent.
@@ -306,35 +307,41 @@ class Pauses:
         hold = self._begin(session, entry, time.monotonic())
         if isinstance(hold, Failure):
             return False
-        try:
-            self._record.write(entry)
-        except OSError:
-            self._forget(hold)
-            return False
-        failed: Failure | None = failure(Code.NOT_CUDA)
-        while failed is not None and failed.code not in _NOT_TO_BE_HELD and time.monotonic() < until_s:
-            if hold.revoked:
-                break
-            gpu = gpu_of()
-            if has_ended(key) or gpu is None or self._looks.why_not(key, every_thread=False) is not None:
-                break
-            if not gpu:
-                time.sleep(_HOLD_LOOK_S)
-                continue
-            with self._looks.call(key, timeout_s, lambda obstacle: self._give_up(hold, obstacle, _no_answer)):
-                failed = self._backend.lock(key.pid, _HOLD_TIMEOUT_MS)
-            if failed is not None:
-                time.sleep(_HOLD_AGAIN_S)
-        gpu = gpu_of() if failed is None else None
-        if failed is None and gpu and not has_ended(key):
-            hold.entry = replace(entry, gpu=gpu)
-            if self._finish_lock(hold, float("inf")) is None:
-                self._notify(Notice(key, gpu, NoticeKind.ARRIVED))
-        elif failed is not None and failed.code == Code.WRONG_STATE:
-            self._forget(hold)
-        else:
-            self._let_go(hold, surely_runs=failed is not None and failed.code in _NEVER_LOCKED)
-        return failed is None or failed.code != Code.NOT_CUDA
+        with self._released_after_error(hold):
+            try:
+                self._record.write(entry)
+            except OSError:
+                self._forget(hold)
+                return False
+            failed: Failure | None = failure(Code.NOT_CUDA)
+            while failed is not None and failed.code not in _NOT_TO_BE_HELD and time.monotonic() < until_s:
+                if hold.revoked:
+                    break
+                gpu = gpu_of()
+                if has_ended(key) or gpu is None or self._looks.why_not(key, every_thread=False) is not None:
+                    break
+                if not gpu:
+                    time.sleep(_HOLD_LOOK_S)
+                    continue
+                with self._looks.call(key, timeout_s, lambda obstacle: self._give_up(hold, obstacle, _no_answer)):
+                    failed = self._backend.lock(key.pid, _HOLD_TIMEOUT_MS)
+                if failed is not None:
+                    time.sleep(_HOLD_AGAIN_S)
+            if failed is None and key_of(key.pid) != key:
+                # As in `lock`: the pid may have been reused just before the call.
+                self._backend.unlock(key.pid)
+                self._forget(hold)
+                return True
+            gpu = gpu_of() if failed is None else None
+            if failed is None and gpu and not has_ended(key):
+                hold.entry = replace(entry, gpu=gpu)
+                if self._finish_lock(hold, float("inf")) is None:
+                    self._notify(Notice(key, gpu, NoticeKind.ARRIVED))
+            elif failed is not None and failed.code == Code.WRONG_STATE:
+                self._forget(hold)
+            else:
+                self._let_go(hold, surely_runs=failed is not None and failed.code in _NEVER_LOCKED)
+            return failed is None or failed.code != Code.NOT_CUDA
 
     def unlock(self, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
         """A stopped program is resumed when its user continues it; one that yields to another, when that rests."""
@@ -344,20 +351,21 @@ class Pauses:
         return Result(hold) if isinstance(hold, Failure) else self._unlock(hold, key, answer_early)
 
     def _unlock(self, hold: _Hold, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
-        if (stopped := self._why_not(key, every_thread=False)) is not None:
-            self._postpone(hold)
-            return Result(stopped)
-        begun_s = time.monotonic()
-        with self._looks.call(key, _SHORT_CALL_S, lambda obstacle: self._give_up(hold, obstacle, answer_early)):
-            failed = self._backend.unlock(key.pid)
-        duration_s = time.monotonic() - begun_s
-        if failed is None:
-            self._forget(hold)
-            return Result(duration_s=duration_s)
-        outcome = self._let_go(hold)
-        if outcome in (Outcome.RESUMED, Outcome.RUNS):
-            return Result(duration_s=duration_s)
-        return Result(failure(Code.GONE) if outcome is Outcome.ENDED else failed, duration_s)
+        with self._released_after_error(hold):
+            if (stopped := self._why_not(key, every_thread=False)) is not None:
+                self._revoke(hold, stopped=True)
+                return Result(stopped)
+            begun_s = time.monotonic()
+            with self._looks.call(key, _SHORT_CALL_S, lambda obstacle: self._give_up(hold, obstacle, answer_early)):
+                failed = self._backend.unlock(key.pid)
+            duration_s = time.monotonic() - begun_s
+            if failed is None:
+                self._forget(hold)
+                return Result(duration_s=duration_s)
+            outcome = self._let_go(hold)
+            if outcome in (Outcome.RESUMED, Outcome.RUNS):
+                return Result(duration_s=duration_s)
+            return Result(failure(Code.GONE) if outcome is Outcome.ENDED else failed, duration_s)
 
     def keep(self, key: ProcessKey) -> Result:
         """The pause may last `max_pause_s` from now on. No driver call: a driver that hangs delays no other program."""
@@ -414,12 +422,6 @@ class Pauses:
             self._changed.notify_all()
             self._due.notify_all()
         answer_early(obstacle)
-
-    def _postpone(self, hold: _Hold) -> None:
-        with self._changed:
-            hold.busy, hold.revoked, hold.stopped = False, True, True
-            self._changed.notify_all()
-            self._due.notify_all()
 
     def _report_obstacle(self, key: ProcessKey, obstacle: HeldUp) -> None:
         """A watched program was stopped, does not answer the driver, or goes on."""
@@ -529,14 +531,15 @@ class Pauses:
             return Result(failure(Code.RECORD, f"{self._record.path}: {error.strerror}"))
         with self._changed:
             hold.entry = begun
-        begun_s = time.monotonic()
-        failed = backend.checkpoint(pid) if reached is Stage.PARKED else backend.restore(pid)
-        duration_s = time.monotonic() - begun_s
-        stage = reached
-        if failed is not None:
-            state = backend.state(pid)
-            stage = Stage.PARKED if state in (State.CHECKPOINTED, State.FAILED) else Stage.LOCKED
-        self._write(hold, replace(begun, stage=stage))
+        with self._released_after_error(hold):
+            begun_s = time.monotonic()
+            failed = backend.checkpoint(pid) if reached is Stage.PARKED else backend.restore(pid)
+            duration_s = time.monotonic() - begun_s
+            stage = reached
+            if failed is not None:
+                state = backend.state(pid)
+                stage = Stage.PARKED if state in (State.CHECKPOINTED, State.FAILED) else Stage.LOCKED
+            self._write(hold, replace(begun, stage=stage))
         with self._changed:
             hold.since_s = hold.asked_s = time.monotonic()
             hold.busy = False
@@ -559,6 +562,22 @@ class Pauses:
                     hold.reason = hold.reason or attempted.detail
                 self._due.notify_all()
         return attempted.outcome
+
+    @contextmanager
+    def _released_after_error(self, hold: _Hold) -> Iterator[None]:
+        """Around what a thread does for a hold: where that ends in an unexpected error, another thread releases it."""
+        try:
+            yield
+        except BaseException:
+            self._revoke(hold)
+            raise
+
+    def _revoke(self, hold: _Hold, *, stopped: bool = False) -> None:
+        """A thread of its own releases it; a stopped program as soon as its user continues it."""
+        with self._changed:
+            hold.busy, hold.revoked, hold.stopped = False, True, stopped
+            self._changed.notify_all()
+            self._due.notify_all()
 
     def _forget(self, hold: _Hold) -> None:
         """It runs: take it out of the record, then out of the table, so that no new lock comes between."""
@@ -645,9 +664,14 @@ class Pauses:
                 entry, was_busy = hold.entry, hold.busy
             if not (was_busy and entry.stage in _LONG_STAGES):
                 settled = not was_busy and time.monotonic() >= entry.settles_at_s
-                attempted = attempt(self._backends, entry, settled=settled)
-                if self._is_over(hold, attempted):
-                    break
+                try:
+                    attempted = attempt(self._backends, entry, settled=settled)
+                except Exception as error:
+                    # Without this thread it would stay paused.
+                    hold.reason = f"after an unexpected error: {error!r}"
+                else:
+                    if self._is_over(hold, attempted):
+                        break
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_RETRY_S)
         key = hold.entry.key

@@ -7,15 +7,18 @@ decides what is called. `gpucommons resume` does this without a pauser.
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.base import processes
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.backend import Code, Failure, PauseBackend, State, failure
 from gpucommons.pauser.record import Entry, PauseRecord, Stage
 from gpucommons.pauser.stopped import STOPPED, why_stopped
+
+Row = TypeVar("Row")
 
 # Which process a pid is now: its start time in /proc/PID/stat distinguishes a reused pid from the original process.
 
@@ -138,13 +141,21 @@ def write_lost(record: PauseRecord, backend: PauseBackend, pids: Iterable[int], 
         record.write(entry)
         entries.append(entry)
 
-    threads = [threading.Thread(target=look, args=(pid,), daemon=True) for pid in pids if pid not in named]
+    _run_side_by_side(look, (pid for pid in pids if pid not in named), within_s)
+    return list(entries)
+
+
+def _run_side_by_side(do: Callable[[Row], None], rows: Iterable[Row], within_s: float) -> None:
+    """Each in a thread of its own, which are waited for. Where no more threads can be had, the rest is left."""
     deadline_s = time.monotonic() + within_s
-    for thread in threads:
-        thread.start()
+    threads = []
+    with suppress(RuntimeError):
+        for row in rows:
+            thread = threading.Thread(target=do, args=(row,), daemon=True)
+            thread.start()
+            threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
-    return list(entries)
 
 
 # Resumes what a record holds, with no pauser: for `gpucommons resume`, and for a pauser that hangs.
@@ -212,11 +223,7 @@ def _unlock_all(entries: list[Entry], backends: Mapping[str, PauseBackend], with
                 return
             time.sleep(_RETRY_S)
 
-    threads = [threading.Thread(target=unlock, args=(entry,), daemon=True) for entry in entries]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline_s + _LATE_S - time.monotonic()))
+    _run_side_by_side(unlock, entries, within_s + _LATE_S)
     return [results[entry.pid] for entry in entries]
 
 

@@ -307,7 +307,14 @@ class Server:
         answer = _Answer(session, request.number)
 
         def call() -> None:
-            answer.send(_perform(pauses, session.number, request, until_s, lambda failed: answer.send(Result(failed))))
+            try:
+                answer.send(
+                    _perform(pauses, session.number, request, until_s, lambda failed: answer.send(Result(failed)))
+                )
+            except Exception as error:
+                # The agent would wait for minutes for the end of a move.
+                answer.send(Result(failure(Code.UNAVAILABLE, f"an unexpected error: {error!r}")))
+                raise
 
         threads = self._resuming if request.operation is Operation.UNLOCK else self._pausing
         if not threads.submit(call):
