@@ -481,3 +481,30 @@ def test_a_park_is_undone_if_too_little_host_memory_is_left(cuda: FakeCuda, reco
 
     rig.run(body)
     assert program.gpu_bytes == SIZE
+
+
+class FailingRig(ParkingRig):
+    """Its first move ends in an error of the agent's own."""
+
+    failed = False
+
+    async def _end_turns(self, key: str) -> None:
+        if not self.failed:
+            self.failed = True
+            raise RuntimeError("an unexpected error")
+
+
+def test_a_move_that_ends_in_an_error_is_in_the_way_of_no_other(cuda: FakeCuda, record: Path) -> None:
+    one, two = started(cuda, 2)
+    rig = FailingRig(cuda, record, 4 * SIZE, SETTINGS)
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.orders.park(str(one.pid), None).keys
+        await rig.until(lambda: rig.failed and rig.stage(one) == "held", "it takes part as before")
+        for program in (two, one):
+            rig.read()
+            assert rig.parking.orders.park(str(program.pid), None).keys
+            await rig.until(lambda: rig.stage(program) == "parked", "it is parked")  # noqa: B023 - awaited here
+
+    rig.run(body)

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -279,23 +280,25 @@ class ProgramMoves:
 
     def park(self, program: ParkedProgram) -> None:
         self._parked.add(program)
-        self._begin(self._park(program))
+        self._begin(program, self._park(program))
 
     def wake(self, program: ParkedProgram) -> None:
         # Before the next plan, which must know that this device has a restore.
         program.begin(ParkStage.WAKING, monotonic())
-        self._begin(self._wake(program))
+        self._begin(program, self._wake(program))
 
-    def _begin(self, move: "Coroutine[None, None, None]") -> None:
+    def _begin(self, program: ParkedProgram, move: "Coroutine[None, None, None]") -> None:
         task = asyncio.get_running_loop().create_task(move)
         self._tasks.add(task)
-        task.add_done_callback(self._finish)
+        task.add_done_callback(partial(self._finish, program))
 
-    def _finish(self, task: "asyncio.Task[None]") -> None:
+    def _finish(self, program: ParkedProgram, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        self._on_end()
         if not task.cancelled() and task.exception() is not None:
-            log.error("parking: a move failed unexpectedly", exc_info=task.exception())
+            log.error("parking: a move of %s failed unexpectedly", program.name, exc_info=task.exception())
+            # The pauser knows what came of it. A program that stays on its way would be in the way of all others.
+            program.unsure = True
+        self._on_end()
 
     async def _park(self, program: ParkedProgram) -> None:
         await self._end_turns(program.key)
