@@ -283,6 +283,137 @@ def test_memory_that_a_lease_was_promised_is_not_given_to_a_parked_program() -> 
     assert plan(TERMS, situation(PARKED, free=61 * GIB, claims=promised)).wake == ("parked",)
 
 
+def test_whether_a_program_could_come_back_is_asked_of_each_of_its_gpus() -> None:
+    asked = replace(IDLE, asked=True, memory={"a": 40 * GIB, "b": 40 * GIB})
+    rooms = {"a": DeviceRoom(GIB, 9.0), "b": DeviceRoom(GIB, 9.0)}
+    assert plan(TERMS, situation(asked, rooms=rooms)).park == ("notebook",)
+    full = plan(TERMS, situation(asked, rooms=rooms | {"b": DeviceRoom(0, 9.0)}))
+    assert full.refused["notebook"].why is WhyNot.GPU_MEMORY
+
+
+def test_a_container_with_room_is_no_obstacle() -> None:
+    asked = replace(IDLE, asked=True, container_room_bytes=40 * GIB)
+    assert plan(TERMS, situation(asked)).park == ("notebook",)
+
+
+def test_a_program_that_does_not_fit_into_host_memory_with_the_others_is_passed_over() -> None:
+    """The first two would be enough, but host memory does not hold both: the first and the third leave."""
+    rows = (("first", 20, 3000.0), ("second", 30, 2000.0), ("third", 15, 1000.0))
+    idle = [replace(IDLE, key=key, memory={"a": gib * GIB}, idle_s=idle_s) for key, gib, idle_s in rows]
+    claims = RoomClaims((RoomNeed(("a",), 35 * GIB, 1.0),))
+    for available, parked in ((35, ("first",)), (34, ())):
+        host = HostMemory(128 * GIB, available * GIB + 128 * GIB // 10 + 1)
+        assert plan(TERMS, situation(*idle, host=host, claims=claims)).park == parked
+
+
+def test_a_parked_program_is_not_in_the_way_of_a_lease_for_the_whole_gpu() -> None:
+    claims = RoomClaims((RoomNeed(("a",), None, 1.0),))
+    asleep = replace(PARKED, wakes_since_s=None)
+    assert plan(TERMS, situation(IDLE, asleep, claims=claims)).park == ("notebook",)
+    assert plan(TERMS, situation(IDLE, replace(asleep, stage=ParkStage.WAKING), claims=claims)).park == ()
+
+
+def test_the_time_to_take_the_room_begins_with_the_last_program_that_made_it() -> None:
+    claims = RoomClaims((RoomNeed(("a",), 30 * GIB, 4.0, id="lease"),))
+    first, last = (
+        replace(PARKED, key=key, memory={"a": 5 * GIB}, for_turn=True, made_for="lease", settled_s=settled_s)
+        for key, settled_s in (("first", 900.0), ("last", 980.0))
+    )
+    for now_s, wake in ((1009.0, ()), (1011.0, ("first",))):
+        rooms = {"a": DeviceRoom(30 * GIB, now_s - 1)}
+        assert plan(TERMS, situation(first, last, claims=claims, now_s=now_s, rooms=rooms)).wake == wake
+
+
+def test_a_program_that_was_brought_back_long_ago_may_make_room() -> None:
+    claims = RoomClaims((RoomNeed(("a",), 30 * GIB, 1.0),))
+    for since_s, parked in ((-111.0, ("notebook",)), (-109.0, ())):
+        assert plan(TERMS, situation(replace(IDLE, resident_since_s=since_s), claims=claims)).park == parked
+
+
+TURNS = TERMS._replace(oversubscribe=True)
+RICH = HostMemory(512 * GIB, 500 * GIB)
+WORKS = replace(IDLE, key="works", idle_s=0.0)
+LEASE = RoomNeed(("a",), 30 * GIB, 1.0, id="lease")
+
+
+def test_a_working_program_makes_room_only_if_all_that_are_parked_can_come_back_in_turns() -> None:
+    """With 1 GiB free, 40 GiB that leave and a lease of 30: 10 GiB stay free, and the lease may leave again."""
+    waits = replace(PARKED, for_turn=True)
+    stays = replace(IDLE, key="stays", idle_s=0.0, memory={"a": 20 * GIB}, resident_since_s=9.0)
+    claims = RoomClaims((LEASE,))
+    rooms = {"a": DeviceRoom(GIB, 9.0), "b": DeviceRoom(GIB, 9.0)}
+    alone = ParkRefusal(WhyNot.LEFT_ALONE, "a rule leaves it alone")
+    for memory, more, parked in (
+        ({"a": 40}, (), ("works",)),
+        ({"a": 41}, (), ()),
+        ({"b": 41}, (), ("works",)),
+        ({"a": 41}, (stays,), ("works",)),
+        ({"a": 41}, (replace(stays, is_latency=True),), ()),
+        ({"a": 41}, (replace(stays, obstacle=alone),), ()),
+    ):
+        sized = replace(waits, memory={device: gib * GIB for device, gib in memory.items()})
+        found = plan(TURNS, situation(WORKS, sized, *more, claims=claims, host=RICH, rooms=rooms))
+        assert found.park == parked, (memory, more)
+    both = replace(WORKS, memory={"a": 40 * GIB, "b": GIB})
+    on_a = replace(waits, memory={"a": 45 * GIB})
+    assert plan(TURNS, situation(both, on_a, claims=claims, host=RICH, rooms=rooms)).park == (), "b alone is not enough"
+
+
+def test_host_memory_holds_those_that_change_places() -> None:
+    """45 GiB come back once the lease of 40 and the 10 GiB that stay have left: 50, besides the 40 that left before."""
+    waits = replace(PARKED, for_turn=True, memory={"a": 45 * GIB})
+    stays = replace(IDLE, key="stays", idle_s=0.0, memory={"a": 10 * GIB}, resident_since_s=9.0)
+    claims = RoomClaims((LEASE._replace(bytes=40 * GIB),))
+    for available, parked in ((90, ("works",)), (89, ())):
+        host = HostMemory(128 * GIB, available * GIB + 128 * GIB // 10 + 1)
+        assert plan(TURNS, situation(WORKS, waits, stays, claims=claims, host=host)).park == parked
+
+
+def test_others_could_make_room_only_where_they_can_on_each_gpu() -> None:
+    waits = PlannedProgram("waits", ParkStage.PARKED, {"a": 30 * GIB, "b": 30 * GIB}, wakes_since_s=1.0)
+    rooms = {"a": DeviceRoom(GIB, 9.0), "b": DeviceRoom(GIB, 9.0)}
+    on_b = replace(WORKS, key="on-b", memory={"b": 40 * GIB})
+    assert not can_have_room(TURNS, situation(waits, WORKS, rooms=rooms, host=RICH), waits)
+    assert can_have_room(TURNS, situation(waits, WORKS, on_b, rooms=rooms, host=RICH), waits)
+
+
+def test_from_which_leases_the_room_of_a_program_that_waits_is_kept() -> None:
+    """From all while it is about to come back; else a lease may have room where that changes no turns."""
+    claims = RoomClaims((LEASE, LEASE._replace(devices=("b",), id="on-b"), LEASE._replace(bytes=None, id="whole")))
+    waits = replace(PARKED, for_turn=True, memory={"a": 45 * GIB})
+    works = replace(WORKS, resident_since_s=9.0)
+    has_room = situation(waits, works, free=46 * GIB, host=RICH, claims=claims)
+    assert plan(TURNS, has_room).claims == {"parked": frozenset()}
+    has_none = replace(has_room, rooms={"a": DeviceRoom(31 * GIB, 9.0)})
+    assert plan(TURNS, has_none).claims == {"parked": frozenset({"lease", "on-b"})}
+    both = replace(waits, memory={"a": 45 * GIB, "b": 45 * GIB})
+    on_both = RoomClaims((LEASE._replace(devices=("a", "b")),))
+    rooms = {"a": DeviceRoom(31 * GIB, 9.0), "b": DeviceRoom(31 * GIB, 9.0)}
+    found = plan(TURNS, situation(both, works, rooms=rooms, host=RICH, claims=on_both))
+    assert found.claims == {"parked": frozenset()}, "on b none could make room"
+
+
+def test_a_waiter_is_passed_only_if_none_can_make_room_for_it() -> None:
+    small = replace(PARKED, key="small", memory={"a": GIB}, wakes_since_s=7.0)
+    at = situation(WORKS, PARKED, small, free=5 * GIB)
+    assert plan(TURNS, at).wake == ()
+    assert "have to stay" not in plan(TURNS, at).waits["parked"]
+    latency = situation(replace(WORKS, is_latency=True), PARKED, small, free=5 * GIB)
+    assert plan(TURNS, latency).wake == ("small",)
+    assert "have to stay" in plan(TURNS, latency).waits["parked"]
+
+
+def test_no_program_at_work_leaves_for_a_lease_of_the_whole_gpu() -> None:
+    whole = RoomClaims((LEASE._replace(bytes=None),))
+    assert plan(TURNS, situation(WORKS, claims=RoomClaims((LEASE,)))).park == ("works",)
+    assert plan(TURNS, situation(WORKS, claims=whole)).park == ()
+
+
+def test_programs_take_turns_also_where_idle_ones_are_parked_at_once() -> None:
+    found = plan(TURNS._replace(eager=True), situation(WORKS, PARKED, free=2 * GIB))
+    assert found.made_for == {"works": "parked"}
+
+
 HELD = RoomNeed(("a",), 60 * GIB, 1.0, id="arrival:0", idle_after_s=30.0)
 MOVING = replace(IDLE, key="moving", stage=ParkStage.PARKING, memory={"a": 10 * GIB}, made_for="arrival:0")
 
@@ -301,6 +432,8 @@ def test_four_programs_are_parked_at_once_only_for_programs_that_are_held() -> N
     )
     asked = replace(IDLE, idle_s=0.0, asked=True)
     assert plan(TERMS, situation(asked, MOVING, claims=held)).park == (), "the owner's wish comes after the move"
+    other = replace(asked, key="other", memory={"a": GIB})
+    assert plan(TERMS, situation(other, IDLE, MOVING, claims=held)).park == ("notebook",), "and holds nothing up"
 
 
 def test_what_makes_room_for_a_program_that_is_held() -> None:
@@ -315,6 +448,9 @@ def test_what_makes_room_for_a_program_that_is_held() -> None:
         )
     for changes in ({"idle_s": 29.0}, {"is_latency": True}, {"memory": {"b": GIB}}, {"resident_since_s": 9.0}):
         assert plan(TERMS, situation(replace(IDLE, **changes), claims=held)).park == (), changes
+    for free, parked in ((69, ("notebook",)), (70, ())):
+        kept = RoomClaims((HELD._replace(kept={"a": 10 * GIB}),))
+        assert plan(TERMS, situation(IDLE, free=free * GIB, claims=kept)).park == parked, "what others were given"
     spared = RoomClaims((HELD._replace(spared=frozenset({"notebook"})),))
     assert plan(TERMS, situation(IDLE, claims=spared)).park == (), "of the newcomer's own job"
 

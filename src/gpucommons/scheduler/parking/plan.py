@@ -378,8 +378,6 @@ def _choose(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) 
         if need.idle_after_s is not None:
             yield from ((program, need.id) for program in _as_much_as_possible(terms, situation, need))
             continue
-        if terms.eager:
-            continue
         leaving = list(room_for(terms, situation, need, idle, situation.host_budget(terms)))
         if not leaving and terms.oversubscribe and need.bytes is not None:
             others = (program for program in most_served_first(situation) if program not in idle)
