@@ -109,6 +109,28 @@ def test_of_a_shared_lease_only_what_its_client_started_is_ended(tmp_path: Path)
     assert world.signals == [(started.key, signal.SIGTERM), (started.key, signal.SIGCONT)]
 
 
+def test_a_program_of_a_user_that_has_another_lease_on_the_gpu_is_not_ended(tmp_path: Path) -> None:
+    world, alice = over(tmp_path, "signal")
+    world.later(1.0)
+    world.look(slots=(whole(0),), programs=())
+    world.service.open(Inbox(alice.uid, alice.user, 4713).client(), RunRequest())
+    world.later(1.0)
+    world.look(slots=(whole(0),), programs=())
+    world.look(slots=USED, programs=(PROGRAM,))
+    assert len(world.service.reading.leases) == 1
+    assert world.signals == []
+
+
+def test_a_lease_without_programs_is_overdue_while_its_client_may_start_some(tmp_path: Path) -> None:
+    world, alice = over(tmp_path, "signal")
+    world.later(1.0)
+    world.look(slots=(whole(0),), programs=())
+    world.descendants.add((PROGRAM.pid, alice.pid))
+    world.later(1.0)
+    world.look(slots=USED, programs=(PROGRAM,))
+    assert [number for _, number in world.signals] == [signal.SIGTERM, signal.SIGCONT]
+
+
 def test_a_restart_forgets_neither_the_limit_nor_the_programs(tmp_path: Path) -> None:
     world, _ = over(tmp_path, "signal")
     world.service.close()

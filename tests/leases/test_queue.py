@@ -1,12 +1,13 @@
 """The rules of the queue, one by one."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from gpucommons.config.accounts import LeaseQuotaSettings, LeasesSettings
-from gpucommons.leases.policy.plan import LeaseDurations, quota_uses
+from gpucommons.leases.policy.plan import LeaseBoard, LeaseDurations, make_plan, quota_uses
 from gpucommons.leases.policy.queue import HOLD_LEASE_S, HOLD_PLACE_S, LeaseQueue
 from gpucommons.leases.policy.values import (
     KeptRoom,
@@ -15,7 +16,7 @@ from gpucommons.leases.policy.values import (
     SlotUse,
     UserFacts,
 )
-from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, WaitCause
+from gpucommons.model.leases import Lease, LeaseQuotaUse, LeaseRequest, Reservation, WaitCause
 from leases.random_node import GIB, mig, whole
 
 ALICE, BOB, CHEN = (1, "alice"), (2, "bob"), (3, "chen")
@@ -265,11 +266,34 @@ def test_free_memory_counts_not_only_the_total() -> None:
         ({"slot": "9", "whole": True}, "1 GPU named '9' without MIG requested"),
         ({"slot": "9", "memory_bytes": 100 * GIB}, "1 GPU named '9' requested"),
         ({"gpus": 2, "slot": "0", "memory_bytes": 100 * GIB}, "2 GPUs named '0' requested"),
+        ({"gpus": 2, "whole": True, "memory_bytes": 200 * GIB}, "2 GPUs with 200 GiB of memory requested, 0 of this"),
     ],
 )
 def test_what_the_node_never_has_is_refused_at_once(demand: dict[str, Any], words: str) -> None:
     with pytest.raises(LeaseRefused, match=words.replace("(", "\\(")):
         asked(opened(whole(0), whole(1), mig(9, 0)), ALICE, **demand)
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        (
+            {"gpus": 3, "model": "h200"},
+            "3 GPUs of model 'h200' requested, this node has 3 GPUs (H200, T4), of which 2 fit",
+        ),
+        ({"model": "l4"}, "this node has no GPU of model 'l4'; it has H200, T4"),
+        ({"gpus": 4}, "4 GPUs requested, this node has 3 GPUs; request fewer"),
+        (
+            {"gpus": 3, "memory_bytes": 100 * GIB},
+            "3 GPUs with 100 GiB of memory requested, 2 of this node have that much",
+        ),
+        ({"gpus": 4, "memory_bytes": GIB}, "4 GPUs requested, this node has 3 GPUs; request fewer"),
+    ],
+)
+def test_a_refusal_on_a_node_with_gpus_of_several_models(demand: dict[str, Any], words: str) -> None:
+    slots = (whole(0, model="H200"), whole(1, model="H200"), whole(2, model="T4", total_bytes=16 * GIB))
+    with pytest.raises(LeaseRefused, match=re.escape(words)):
+        asked(opened(*slots), ALICE, **demand)
 
 
 def test_a_node_without_gpus_and_one_with_a_lost_gpu_say_so() -> None:
@@ -861,3 +885,126 @@ def test_what_a_user_has_used_of_each_quota() -> None:
     )
     chen = quota_uses(quotas, "chen", {}, facts)
     assert chen == (LeaseQuotaUse("user chen", None, 0.0, 10, 0.0),)
+
+
+def test_how_long_the_leases_of_a_user_last() -> None:
+    durations = LeaseDurations([("alice", 100.0), ("bob", 9000.0)])
+    expected_s = [durations.expected_s(LeaseRequest(*who, 0.0)) for who in (ALICE, BOB)]
+    assert expected_s == [100.0, 9000.0]
+
+
+def test_when_each_gpu_is_expected_to_be_free() -> None:
+    """Only where that is known: not next to an allocation, and not after a lease or a request without a limit."""
+    queue = opened(whole(0), whole(1), whole(2, use=SlotUse.ALLOCATED), whole(3))
+    limited, unlimited = asked(queue, ALICE, limit_s=100.0, slot="0"), asked(queue, BOB, slot="1")
+    assert set(granted(queue)) == {limited, unlimited}
+    assert queue.ready_s == {"GPU-0": 100.0, "GPU-3": 0.0}
+    waits = asked(queue, CHEN, limit_s=50.0, slot="0")
+    granted(queue)
+    assert queue.waits[waits].start_s == 100.0
+    assert queue.ready_s == {"GPU-0": 150.0, "GPU-3": 0.0}
+    queue.end(waits, 0.0)
+    asked(queue, CHEN, slot="0")
+    granted(queue)
+    assert queue.ready_s == {"GPU-3": 0.0}, "how long the request will need it is not known"
+
+
+def test_a_request_whose_start_is_not_known_changes_no_estimate() -> None:
+    queue = opened(whole(0), whole(1, use=SlotUse.ALLOCATED))
+    asked(queue, ALICE, limit_s=100.0)
+    granted(queue)
+    big = asked(queue, BOB, gpus=2)
+    granted(queue)
+    assert queue.waits[big].start_s is None
+    assert queue.ready_s == {"GPU-0": 100.0}
+
+
+def test_a_request_that_waits_for_an_earlier_one_of_its_user_keeps_nothing_from_others() -> None:
+    queue = opened(whole(0), whole(1))
+    asked(queue, BOB, limit_s=100.0)
+    granted(queue)
+    first, second = asked(queue, ALICE, slot="0", limit_s=60.0), asked(queue, ALICE, slot="1", limit_s=60.0)
+    other = asked(queue, CHEN)
+    assert granted(queue) == {other: ("GPU-1",)}
+    assert queue.waits[second].cause is WaitCause.EARLIER
+    assert queue.waits[first].expected_start_s == 100.0
+
+
+def test_a_known_start_is_known_for_the_next_request_of_the_user_too() -> None:
+    queue = opened(whole(0))
+    asked(queue, BOB, limit_s=100.0)
+    granted(queue)
+    waits = [asked(queue, ALICE, limit_s=60.0) for _ in range(2)]
+    granted(queue)
+    assert [queue.waits[id].expected_start_s for id in waits] == [100.0, 160.0]
+
+
+def test_when_one_that_shares_could_join() -> None:
+    """At once where its own client is missing; after the request for which the GPU is kept, where there is one."""
+    queue = opened(whole(0))
+    asked(queue, BOB, share=True, limit_s=100.0)
+    granted(queue)
+    asked(queue, (4, "dana"), limit_s=50.0)
+    joins = asked(queue, CHEN, share=True)
+    assert granted(queue) == {}
+    assert queue.waits[joins].start_s == 150.0
+    free = LeaseRequest(*CHEN, 0.0, id="7", number=7, share=True)
+    shared = Lease(LeaseRequest(*BOB, 0.0, id="1", number=1, share=True, limit_s=100.0), ("GPU-0",), 1.0, 0.0)
+    board = LeaseBoard({"GPU-0": whole(0)}, (shared,), (free,), absent=frozenset({"7"}))
+    assert make_plan(board, 10.0).waits["7"].start_s == 10.0
+
+
+def test_which_reservations_count_against_the_quota_of_a_request() -> None:
+    """Those of now, without the GPUs that the request takes or waits for; a MIG device is a part of a GPU."""
+
+    def is_over(reserved: Reservation, quota: float, *slots: LeasableSlot, held: int = 0) -> bool:
+        request = LeaseRequest(*ALICE, 0.0, id="9", number=9)
+        leases = tuple(
+            Lease(LeaseRequest(*ALICE, 0.0, id=f"{at}", number=at), (f"GPU-{8 + at}",), 1.0, 0.0) for at in range(held)
+        )
+        quotas = (LeaseQuotaSettings("*", gpus=quota),)
+        board = LeaseBoard(
+            {slot.uuid: slot for slot in slots}, leases, (request,), reservations=(reserved,), quotas=quotas
+        )
+        wait = make_plan(board, 10.0).waits.get("9")
+        return wait is not None and wait.cause is WaitCause.QUOTA
+
+    busy = [whole(at, use=SlotUse.ALLOCATED) for at in range(2)]
+    both = Reservation("r1", *ALICE, 2, 0.0, 100.0, ("GPU-0", "GPU-1"))
+    assert is_over(both, 2, *busy, held=1), "one in use, one awaited, one reserved"
+    assert not is_over(both, 3, *busy, held=1)
+    later = Reservation("r1", *ALICE, 2, 50.0, 100.0, ("GPU-0", "GPU-1"))
+    assert not is_over(later, 2, *busy, held=1)
+    devices = Reservation("r1", *ALICE, 2, 0.0, 100.0, ("MIG-9-0", "MIG-9-1"))
+    assert not is_over(devices, 0.3, mig(9, 0), mig(9, 1))
+    assert is_over(devices, 0.2, mig(9, 0), mig(9, 1))
+
+
+def test_whole_gpus_are_reserved_and_mig_devices_where_there_is_none() -> None:
+    queue = opened(whole(0), mig(9, 0), mig(9, 1))
+    with pytest.raises(LeaseRefused, match="2 GPUs requested, 1 can be reserved on this node"):
+        queue.reserve(*ALICE, 2, 10.0, 100.0, 0.0)
+    assert queue.reserve(*ALICE, 1, 10.0, 100.0, 0.0).slots == ("GPU-0",)
+    devices = opened(mig(9, 0), mig(9, 1))
+    assert devices.reserve(*ALICE, 2, 10.0, 100.0, 0.0).slots == ("MIG-9-0", "MIG-9-1")
+
+
+def test_the_leases_of_a_user_add_up_in_its_quota() -> None:
+    queue = opened(*map(whole, range(3)), quotas=(LeaseQuotaSettings("*", gpus=3),))
+    for _ in range(2):
+        asked(queue, ALICE)
+    granted(queue)
+    (use,) = queue.quota_uses()["alice"]
+    assert use == LeaseQuotaUse("user alice", 3, 2.0, None, None)
+
+
+def test_nothing_fits_until_the_gpus_were_read() -> None:
+    assert LeaseQueue().fitting(LeaseRequest(*ALICE, 0.0)) == []
+
+
+def test_the_record_is_to_be_written_when_the_age_of_a_request_is_new() -> None:
+    queue = opened(whole(0))
+    asked(queue, BOB)
+    assert not queue.settle(0.0).aged
+    asked(queue, ALICE, 1.0)
+    assert [queue.settle(at_s).aged for at_s in (1.0, 2.0)] == [True, False]

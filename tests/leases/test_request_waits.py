@@ -32,15 +32,16 @@ def test_a_request_waits_for_the_slots_that_fit_and_are_held_with_or_without_a_l
         "GPU-0": _held("0", "ann", None),
         "GPU-3": _held("3", "emeka", 120.0),
         "GPU-5": _held("5", "bob", 40.0),
+        "GPU-6": SlotStatus(Slot("GPU-6", "GPU-6", "6"), 6, "", SlotState.FREE),
     }
-    fitting = {"GPU-0": "0", "GPU-3": "3", "GPU-7": "7"}
+    fitting = {"GPU-0": "0", "GPU-3": "3", "GPU-6": "6", "GPU-7": "7"}
     granted = Lease(LeaseRequest(1, "farah", 0.0, id="1"), ("GPU-7",), 1.0, 0.0)
     found = blockers_of(fitting, statuses, [granted])
     assert [(each.slot, each.users, each.idle_s, each.leased) for each in found] == [
         ("3", ("emeka",), 120.0, False),
         ("0", ("ann",), None, False),
         ("7", ("farah",), None, True),
-    ], "GPU 5 does not fit; the longest idle comes first"
+    ], "GPU 5 does not fit, GPU 6 is free; the longest idle comes first"
     wait = LeaseWait(1, WaitCause.BUSY, blockers=found)
     assert wait.sentence == "GPU 3 is held by emeka, idle for 2 min; 2 more that fit are in use"
     assert LeaseWait(1, WaitCause.BUSY).sentence == "every GPU that fits is in use"

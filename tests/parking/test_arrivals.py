@@ -248,6 +248,67 @@ def test_the_room_of_a_newcomer_is_kept_until_it_is_used_or_has_settled() -> Non
     used = resident("new", 24, idle_s=0.0, processes=frozenset({settling.process}))
     small = replace(parked, memory={GPU: 20})
     assert World([small, busy, used], [settling]).step().wake == ("p0",), "26 free, 1 promised"
+    assert World([parked, busy], [settling._replace(went_on_s=NOW_S - 31)]).step().wake == ("p0",), "it has settled"
+    away = PlannedProgram("new", ParkStage.PARKED, {GPU: 24}, processes=frozenset({settling.process}))
+    assert World([parked, busy, away], [settling]).step().wake == (), "a program that is parked uses nothing"
+
+
+@pytest.mark.parametrize(
+    ("rules", "on", "room"),
+    [
+        (ArrivalRules(25, None), True, 25),
+        (ArrivalRules(2 * TOTAL, None), True, TOTAL),
+        (ArrivalRules(None, 0.25), True, TOTAL // 4),
+        (ArrivalRules(0, 0.25), True, 0),
+        (ArrivalRules(None, None), False, 0),
+    ],
+)
+def test_the_room_is_so_many_bytes_or_a_part_of_the_gpu(rules: ArrivalRules, on: bool, room: int) -> None:
+    assert (rules.on, rules.room(TOTAL)) == (on, room)
+
+
+def test_a_newcomer_waits_for_what_moves_on_its_own_gpu_only() -> None:
+    busy, moves = resident("busy", 90, idle_s=0.0), PlannedProgram("moves", ParkStage.PARKING, {GPU: 5})
+    memory = {GPU: GpuMemory(5, TOTAL, 0)}
+    for programs, goes_on in (
+        ((busy, moves), {}),
+        ((busy, replace(moves, memory={"GPU-1": 5})), {newcomer(7).process: GoesOn.NOTHING_IDLE}),
+    ):
+        situation = ParkSituation(programs, {GPU: DeviceRoom(5, NOW_S)}, HOST, now_s=NOW_S)
+        assert plan_arrivals(RULES, TERMS, situation, [newcomer(7)], memory).go_on == goes_on
+
+
+def test_what_a_young_program_needs() -> None:
+    def needs(
+        young: PlannedProgram, free: int = 20, memory: Mapping[str, GpuMemory] | None = None, *newcomers: Newcomer
+    ) -> list[tuple[int | None, Mapping[str, int]]]:
+        situation = ParkSituation((young,), {GPU: DeviceRoom(free, NOW_S)} if free else {}, HOST, now_s=NOW_S)
+        read = {GPU: GpuMemory(free, TOTAL, 0)} if memory is None else memory
+        return [(need.bytes, need.kept) for need in plan_arrivals(RULES, TERMS, situation, newcomers, read).needs]
+
+    young = resident("young", 15, idle_s=0.0, is_young=True)
+    assert needs(young) == [(25, {GPU: 0})], "three quarters of what is free"
+    assert needs(replace(young, memory={GPU: 14})) == []
+    assert needs(replace(young, memory={GPU: 28})) == [(28, {GPU: 0})], "as much again as it uses"
+    settling = newcomer(7)._replace(went_on_s=NOW_S - 5)
+    small = replace(young, memory={GPU: 1})
+    assert needs(small, 26) == []
+    assert needs(small, 26, None, settling) == [(25, {GPU: 25})], "the room of a newcomer is not its own"
+    assert needs(replace(young, memory={GPU: 20, "GPU-1": 20})) == [], "where the room is needed is not known"
+    assert needs(young, 0) == [], "what is free is not known"
+    assert needs(young, 20, {}) == [], "the size of the GPU is not known"
+    assert needs(young, 20, {GPU: GpuMemory(20, TOTAL, 0, is_mig=True)}) == []
+
+
+def test_what_programs_of_one_owner_lose_to_each_other_spends_nothing() -> None:
+    for moved_for, owners in (("alice", frozenset()), ("", frozenset()), ("bob", frozenset({"bob"}))):
+        waits = ArrivalWaits()
+        parked = PlannedProgram(
+            "p0", ParkStage.PARKED, {GPU: 10}, wakes_since_s=NOW_S, owner="alice", moved_for=moved_for
+        )
+        for at_s in (NOW_S, NOW_S + 100.0):
+            waits.see([parked], at_s)
+        assert waits.budgets_spent(30.0, NOW_S + 100.0).of_newcomers == owners
 
 
 # The budget: what others lose.

@@ -4,9 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from gpucommons.model.host import GIB
+from gpucommons.model.host import GIB, HostMemory
 from gpucommons.scheduler.parking.plan import expected_rooms
-from gpucommons.scheduler.parking.values import ParkSituation, ParkStage, ParkTerms, RoomClaims, RoomNeed
+from gpucommons.scheduler.parking.values import (
+    DeviceRoom,
+    ParkSituation,
+    ParkStage,
+    ParkTerms,
+    RoomClaims,
+    RoomNeed,
+)
 from parking.turns_world import GPU, SIZE, TERMS, Played, World, several
 
 
@@ -98,3 +105,40 @@ def test_a_program_that_made_room_is_back_after_the_lease_for_which_it_did() -> 
 def test_what_is_not_known_is_left_out(terms: ParkTerms, claims: RoomClaims) -> None:
     world = settled()
     assert expected_rooms(terms, situation(world, claims=claims)) == {}
+
+
+def test_of_several_gpus_the_first_one_with_room_is_expected() -> None:
+    world = settled()
+    rooms = {**situation(world).rooms, "b": DeviceRoom(SIZE + GIB, world.now_s)}
+    claims = RoomClaims((need("either")._replace(devices=(GPU, "b")),))
+    assert expected_rooms(TERMS, situation(world, claims=claims, rooms=rooms)) == {"either": world.now_s}
+
+
+def test_what_leases_were_promised_and_the_reserve_are_not_room() -> None:
+    """39 GiB are free, of which 1 GiB is the reserve."""
+    world = settled()
+    for size, promised, waits in ((38, 0, False), (39, 0, True), (28, 10, False), (29, 10, True)):
+        claims = RoomClaims((need("lease", size=size * GIB),), {GPU: promised * GIB})
+        found = expected_rooms(TERMS, situation(world, claims=claims))
+        assert (found["lease"] > world.now_s) is waits, (size, promised)
+
+
+def test_a_lease_that_host_memory_cannot_make_room_for_is_left_out() -> None:
+    """The one that comes into the place has to be parked later, besides the one that leaves."""
+    world, claims = settled(), RoomClaims((need("lease"),))
+    for gib, known in ((100, True), (99, False)):
+        host = HostMemory(128 * GIB, gib * GIB + 128 * GIB // 10 + 1)
+        assert bool(expected_rooms(TERMS, situation(world, claims=claims, host=host))) is known
+
+
+@pytest.mark.parametrize(
+    ("in_turns", "was_in_turns", "known"), [(False, False, False), (True, False, True), (False, True, True)]
+)
+def test_turns_are_measured_where_one_program_takes_them(in_turns: bool, was_in_turns: bool, known: bool) -> None:
+    """One has been on the GPU for a minute, the other for five seconds: their turns may still become short."""
+    world = settled()
+    world.programs[1].seen_since_s = -4.0
+    at = situation(world, claims=RoomClaims((need("lease"),)))
+    first, second = at.programs
+    changed = (replace(first, in_turns=in_turns, was_in_turns=was_in_turns), second)
+    assert bool(expected_rooms(TERMS, replace(at, programs=changed))) is known

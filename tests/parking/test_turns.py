@@ -5,7 +5,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpucommons.model.host import GIB
-from gpucommons.scheduler.parking.values import ParkStage, ParkTerms, RoomNeed
+from gpucommons.scheduler.parking.turns import can_change_places, most_served_first, turn_end_s
+from gpucommons.scheduler.parking.values import ParkSituation, ParkStage, ParkTerms, PlannedProgram, RoomNeed
 from parking.turns_world import GPU, HOST_TOTAL, SIZE, Played, World, several
 
 
@@ -87,3 +88,45 @@ def test_none_waits_for_ever(given: list[tuple[int, int, bool]], host_gib: int, 
     for one in world.programs:
         if one.key in worked_s:
             assert one.worked_s > worked_s[one.key], (one, world.programs)
+
+
+def resident(key: str, *devices: str) -> PlannedProgram:
+    return PlannedProgram(key, ParkStage.RESIDENT, dict.fromkeys(devices, GIB), seen_since_s=0.0)
+
+
+def test_a_turn_lasts_until_the_program_is_ahead_on_each_gpu() -> None:
+    """On b it is 20 s behind the one that waits, and catches up at half speed: another one works there, too."""
+    program, other = resident("program", "a", "b"), resident("other", "b")
+    elsewhere = [resident(key, "c") for key in ("one", "two", "three")]
+    need = RoomNeed(("a", "b"), GIB, 1.0, id="need")
+    attained = {"a": {"program": 10.0}, "b": {"need": 20.0}}
+    programs = (program, other, *elsewhere)
+    situation = ParkSituation(programs, {}, None, now_s=1000.0, attained_s=attained)
+    terms = ParkTerms(min_residence_s=120.0)
+    assert turn_end_s(terms, situation, program, need) == 1040.0
+    assert turn_end_s(terms, situation, program, need._replace(devices=("a",))) == 120.0, "its turn is over"
+
+
+def test_a_program_on_several_gpus_has_had_what_it_had_on_the_busiest() -> None:
+    programs = (resident("both", "a", "b"), resident("one", "a"))
+    attained = {"a": {"both": 10.0, "one": 5.0}, "b": {"both": 2.0}}
+    ordered = most_served_first(ParkSituation(programs, {}, None, attained_s=attained))
+    assert [program.key for program in ordered] == ["both", "one"]
+
+
+@pytest.mark.parametrize(
+    ("parked", "staying", "free", "host", "possible"),
+    [
+        ([5], [10], 0, 10, True),
+        ([5], [10], 0, 9, False),
+        ([5, 11], [10], 0, 100, False),
+        ([5, 11], [10], 1, 100, True),
+        ([15], [10, 5], 0, 15, True),
+        ([15], [], 14, 100, False),
+        ([], [], 0, 0, True),
+    ],
+)
+def test_each_that_is_parked_could_take_a_place(
+    parked: list[int], staying: list[int], free: int, host: int, possible: bool
+) -> None:
+    assert can_change_places(parked, staying, free, host) is possible
