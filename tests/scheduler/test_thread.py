@@ -1,6 +1,7 @@
 """The scheduler in its own thread: input arrives, output is available, and it stops."""
 
 import asyncio
+import ctypes
 import os
 import sys
 import threading
@@ -22,6 +23,8 @@ from gpucommons.scheduler.protocol.wire import MessageType
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread
 from scheduler.served import PATIENCE_S, PRIVACY, Scripted, scheduler_settings
+
+PR_GET_TIMERSLACK = 30
 
 
 async def until(scheduler: SchedulerThread, condition: Callable[[SharingReading], bool]) -> SharingReading:
@@ -49,6 +52,9 @@ async def play(path: str) -> None:
     scheduler.park({1}, answers.put)
     assert await asyncio.to_thread(answers.get, timeout=PATIENCE_S) == "programs are not parked on this node"
     assert answers.empty(), "it is called once"
+    slack_ns: SimpleQueue[int] = SimpleQueue()
+    scheduler.park({1}, lambda _: slack_ns.put(ctypes.CDLL(None).prctl(PR_GET_TIMERSLACK)))
+    assert await asyncio.to_thread(slack_ns.get, timeout=PATIENCE_S) == 1, "its waits end in time"
     client = await asyncio.to_thread(lambda: Scripted(path).register("pod", "ns").ask().granted())
     await until(scheduler, lambda reading: [row.client_id for row in reading.clients] == [client.id])
     scheduler.update_gpus([GpuFacts("GPU-7", 0, 80 * GIB)])
