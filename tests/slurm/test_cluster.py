@@ -22,6 +22,7 @@ from gpucommons.pauser.release import key_of
 from gpucommons.pauser.stopped import why_stopped
 from gpucommons.slurm import hooks
 from gpucommons.slurm.configuration import NodePlan
+from gpucommons.slurm.jobs import keeps_case
 from open_folder import open_folder
 from prometheus_server import running_prometheus
 from running import command, command_process
@@ -92,7 +93,7 @@ def _variable(program: SharedProgram, name: str) -> str:
 
 
 @contextmanager
-def slurm_node(*, shards: int = 0, day_night: bool = False) -> Iterator[SlurmNode]:
+def slurm_node(*, shards: int = 0, day_night: bool = False, accounting: bool = False) -> Iterator[SlurmNode]:
     with open_folder() as directory, SharedNode(directory, 2) as node:
         jobs, agent = directory / "jobs", directory / "agent"
         agent.mkdir()
@@ -100,7 +101,7 @@ def slurm_node(*, shards: int = 0, day_night: bool = False) -> Iterator[SlurmNod
         run_hook = f"{sys.executable} -I -S {hooks.__file__}"
         plan = NodePlan("", ("", ""), "h200", shards, day_night, 8, "", run_hook, command)
         options = f"--directory {jobs} --agent-directory {agent}"
-        with slurm_cluster(directory / "slurm", plan, options) as cluster:
+        with slurm_cluster(directory / "slurm", plan, options, accounting=accounting) as cluster:
             yield SlurmNode(node, cluster, jobs, agent)
 
 
@@ -301,39 +302,46 @@ scrape_configs:
 """
 
 
-def test_the_report_of_a_job_on_two_nodes_and_its_comments(night: SlurmNode, tmp_path: Path) -> None:
-    """Prometheus scrapes the agent as two nodes. slurmctld runs the hook when the job ends."""
-    config = tmp_path / "prometheus.yml"
-    config.write_text(_TARGETS.format(port=urlsplit(night.node.agent.url).port))
-    hook = night.cluster.config.parent / "admin-comment.sh"
-    with running_prometheus(config, tmp_path / "data") as prometheus:
-        options = f"--prometheus {prometheus.url}"
-        # There is no accounting database: what would be written into it is kept.
-        manager, written = tmp_path / "sacctmgr", tmp_path / "written"
-        manager.write_text(f'#!/bin/sh\necho "$@" >> {written}\n')
-        manager.chmod(0o755)
-        printed = hook.read_text().replace("export PATH=", f"export PATH={tmp_path}:")
-        hook.write_text(printed.replace("admin-comment\n", f"admin-comment {options}\n"))
-        program = night.program("-p", "night", "--gres=gpu:night:1")
-        job = night.job_of(program)
-        until(
-            lambda: len(prometheus.query(f'gpucommons_job_gpu_memory_bytes{{job_id="{job}"}} == {4 * GIB}')) == 2,
-            "both nodes have the memory of the job",
-        )
-        done = command_process("report", "--job", job, *options.split(), environment=night.cluster.environment)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"job {job} on 2 nodes, from Prometheus\n"), "this machine has no ledger"
-        assert "\ngpu1: " in done.stdout
-        assert "\ngpu2: " in done.stdout
-        assert done.stdout.count("memory at most 4.0 of ") == 2
-        program.end()
+def test_the_report_of_a_job_on_two_nodes_and_its_comments(tmp_path: Path) -> None:
+    """Prometheus scrapes the agent as two nodes. slurmctld runs the hook when the job ends; sacct has its comments."""
+    with slurm_node(accounting=True) as slurm:
+        slurm.start_agent()
+        config = tmp_path / "prometheus.yml"
+        config.write_text(_TARGETS.format(port=urlsplit(slurm.node.agent.url).port))
+        hook = slurm.cluster.config.parent / "admin-comment.sh"
+        with running_prometheus(config, tmp_path / "data") as prometheus:
+            options = f"--prometheus {prometheus.url}"
+            hook.write_text(hook.read_text().replace("admin-comment\n", f"admin-comment {options}\n"))
+            program = slurm.program("--gres=gpu:1")
+            job = slurm.job_of(program)
+            until(
+                lambda: len(prometheus.query(f'gpucommons_job_gpu_memory_bytes{{job_id="{job}"}} == {4 * GIB}')) == 2,
+                "both nodes have the memory of the job",
+            )
+            done = command_process("report", "--job", job, *options.split(), environment=slurm.cluster.environment)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.startswith(f"job {job} on 2 nodes, from Prometheus\n"), "this machine has no ledger"
+            assert "\ngpu1: " in done.stdout
+            assert "\ngpu2: " in done.stdout
+            assert done.stdout.count("memory at most 4.0 of ") == 2
+            program.end()
+            show = ("sacct", "-n", "-P", "-X", "-j", job, "-o", "admincomment,systemcomment")
 
-        until(lambda: written.exists() and len(written.read_text().splitlines()) == 2, "slurmctld has run the hook")
-    admin, system = written.read_text().splitlines()
-    where, _, encoded = admin.partition(" set AdminComment=JS1:")
-    assert where == f"-i update job where jobid={job}"
-    assert f"jobid={job} set SystemComment=gpucommons: 2 nodes, GPU " in system
-    summary = json.loads(gzip.decompress(base64.b64decode(encoded)))
+            def comments() -> list[str] | None:
+                admin, _, system = slurm.cluster.run(*show).strip().partition("|")
+                return [admin, system] if system else None
+
+            def by_hand(*more: str) -> str:
+                arguments = ("slurm", "admin-comment", job, *more, *options.split())
+                return command_process(*arguments, environment=slurm.cluster.environment).stdout
+
+            admin, system = until(comments, "the hook has written into the database")
+            if not keeps_case(slurm.cluster.run("sacctmgr", "--version")):
+                assert (admin, system[:25]) == ("", "gpucommons: 2 nodes, gpu ")
+                assert "no AdminComment: before Slurm 23.02" in by_hand()
+                admin, system = by_hand("--print").splitlines()
+    assert system.startswith("gpucommons: 2 nodes, GPU ")
+    summary = json.loads(gzip.decompress(base64.b64decode(admin.removeprefix("JS1:"))))
     assert set(summary["nodes"]) == {"gpu1", "gpu2"}
     assert summary["nodes"]["gpu1"]["gpu_used_memory"] == {"0": 4 * GIB}
 

@@ -12,7 +12,7 @@ from gpucommons.faces.fleet.job_comments import admin_comment, system_comment
 from gpucommons.faces.fleet.jobs import job_nodes, job_queries
 from gpucommons.faces.fleet.queries import Sample
 from gpucommons.model.fleet import JobRun
-from gpucommons.slurm.jobs import parse_run
+from gpucommons.slurm.jobs import keeps_case, parse_run
 
 _GIB = 1 << 30
 
@@ -96,3 +96,17 @@ def test_only_the_id_of_a_job_becomes_part_of_a_query() -> None:
     assert 'gpucommons_job_cpus{job_id="12",cluster="a"}[30d]' in job_queries("12", 'cluster="a"')["cpus"]
     with pytest.raises(ValueError, match="not the id of a Slurm job"):
         job_queries('1"} or up{a="')
+
+
+@pytest.mark.parametrize(
+    ("version", "keeps"),
+    [
+        ("slurm-wlm 22.05.8", False),
+        ("slurm 23.02.0", True),
+        ("slurm 25.11.1-rc1", True),
+        ("slurm 21.08", False),
+        ("", True),
+    ],
+)
+def test_which_slurm_writes_a_comment_as_it_is(version: str, keeps: bool) -> None:
+    assert keeps_case(f"{version}\n") == keeps

@@ -9,13 +9,14 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from gpucommons.slurm.configuration import NodePlan, files, night_file
 from needs import needs_program, needs_root
+from testbeds.slurm_accounting import accounting_database, accounting_lines
 from waiting import until
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "setpriv")
@@ -87,9 +88,12 @@ class SlurmCluster:
 
 @contextmanager
 def slurm_cluster(
-    directory: Path, plan: NodePlan, hook_options: str, extra: Sequence[str] = ()
+    directory: Path, plan: NodePlan, hook_options: str, *, accounting: bool = False
 ) -> Iterator[SlurmCluster]:
-    """`plan` without GPU files: they are made here, as are scripts. `hook_options` are those of the three hooks."""
+    """`plan` without GPU files: they are made here, as are scripts. `hook_options` are those of the three hooks.
+
+    With `accounting`, jobs are kept in a database (sacct).
+    """
     needs_root()
     needs_program(*_PROGRAMS)
     cluster = SlurmCluster(directory)
@@ -101,16 +105,20 @@ def slurm_cluster(
         subprocess.run(["mknod", "-m", "666", device, "c", "1", "3"], check=True)
     environment = {"PATH": os.environ["PATH"], **cluster.environment}
     plan = replace(plan, node=NODE, gpu_files=gpu_files, scripts=str(directory / "etc"), environment=environment)
+    ports = _free_ports(4)
     for name, text in files(plan).items():
         path = directory / "etc" / name
         for hook in ("prolog", "epilog", "task-prolog"):
             text = text.replace(f"hooks.py {hook}", f"hooks.py {hook} {hook_options}")
-        path.write_text(_slurm_conf(cluster, text, len(gpu_files), extra) if name == "slurm.conf" else text)
+        path.write_text(_slurm_conf(cluster, text, ports, accounting) if name == "slurm.conf" else text)
         path.chmod(0o755)
     (directory / "etc" / "cgroup.conf").write_text(_CGROUPS)
     munge = _start_munge(directory / "munge")
     started: list[subprocess.Popen[bytes]] = []
+    database = ExitStack()
     try:
+        if accounting:
+            database.enter_context(accounting_database(directory, cluster.environment, _munge(directory), *ports[2:]))
         for daemon in (["slurmctld", "-D", "-c"], ["slurmd", "-D", "-c", "-N", NODE]):
             with open(cluster.log / f"{daemon[0]}.err", "wb") as errors:
                 command = [*daemon, "-f", str(cluster.config)]
@@ -120,15 +128,23 @@ def slurm_cluster(
     finally:
         with suppress(AssertionError):
             cluster.cancel_all()
-        for process in (*reversed(started), munge):
+        for process in reversed(started):
             process.terminate()
-        for process in (*started, munge):
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in started:
+            _end(process)
         _end_steps(cluster)
+        database.close()
+        munge.terminate()
+        _end(munge)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """It has been asked to end."""
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _end_steps(cluster: SlurmCluster) -> None:
@@ -145,6 +161,11 @@ def _idle(cluster: SlurmCluster) -> bool:
         ["sinfo", "-h", "-o", "%t"], env={**os.environ, **cluster.environment}, capture_output=True, text=True
     )
     return done.stdout.split()[:1] == ["idle"]
+
+
+def _munge(directory: Path) -> Path:
+    """Its socket, below the directory of a cluster."""
+    return directory / "munge" / "s.2"
 
 
 def _start_munge(directory: Path) -> "subprocess.Popen[bytes]":
@@ -175,9 +196,8 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def _slurm_conf(cluster: SlurmCluster, printed: str, gpus: int, extra: Sequence[str]) -> str:
+def _slurm_conf(cluster: SlurmCluster, printed: str, ports: list[int], accounting: bool) -> str:
     d = cluster.directory
-    ports = _free_ports(2)
     printed = printed.replace("Nodes=NODES", f"Nodes={NODE} State=UP MaxTime=INFINITE").replace(
         "HealthCheckInterval=60", "HealthCheckInterval=3600"
     )
@@ -198,7 +218,7 @@ def _slurm_conf(cluster: SlurmCluster, printed: str, gpus: int, extra: Sequence[
             f"SlurmctldHost={socket.gethostname()}(127.0.0.1)",
             "AuthType=auth/munge",
             # A requeued job waits until its old credential has expired: 120 s, if not set.
-            f"AuthInfo=socket={d}/munge/s.2,cred_expire=15",
+            f"AuthInfo=socket={_munge(d)},cred_expire=15",
             "CredType=cred/munge",
             f"SlurmctldPort={ports[0]}",
             f"SlurmdPort={ports[1]}",
@@ -213,10 +233,13 @@ def _slurm_conf(cluster: SlurmCluster, printed: str, gpus: int, extra: Sequence[
             "SwitchType=switch/none",
             "MpiDefault=none",
             "SelectTypeParameters=CR_Core",
-            "AccountingStorageType=accounting_storage/none",
+            *(
+                accounting_lines(ports[2], _munge(d))
+                if accounting
+                else ["AccountingStorageType=accounting_storage/none"]
+            ),
             "ReturnToService=2",
             "SlurmdParameters=config_overrides",
-            *extra,
             *lines,
             "",
         ]

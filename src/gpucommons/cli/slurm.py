@@ -97,7 +97,7 @@ def admin_comment(
     """
     from gpucommons.faces.fleet.job_comments import admin_comment as jobstats_comment
     from gpucommons.faces.fleet.job_comments import system_comment
-    from gpucommons.slurm.jobs import parse_run
+    from gpucommons.slurm.jobs import keeps_case, parse_run
 
     id = job or os.environ.get("SLURM_JOB_ID", "")
     try:
@@ -115,6 +115,9 @@ def admin_comment(
         if job is None:
             time.sleep(_DATABASE_S)
         # slurmctld changes no job that has ended: the comments go into the accounting database.
+        if not keeps_case(ask_slurm(["sacctmgr", "--version"])):
+            del comments["AdminComment"]
+            _log(f"admin-comment: job {id}: no AdminComment: before Slurm 23.02 sacctmgr writes it in lower case")
         for name, text in comments.items():
             ask_slurm(
                 ["sacctmgr", "-i", "update", "job", "where", f"jobid={_in_database(id)}", "set", f"{name}={text}"]

@@ -62,6 +62,7 @@ _FIELD: Final = re.compile(r"(?:^|\s)([A-Za-z/:_]+)=(\S*)")
 _GRES: Final = re.compile(r"(gpu|shard)(?::[^:,()]+)??:(\d+)(?:\(([^)]*)\))?")
 _RUN_TIME: Final = re.compile(r"\sRunTime=(?:(\d+)-)?(\d+):(\d+):(\d+)")
 _GPUS: Final = re.compile(r"gres/gpu=(\d+)|JOB_GRES=gpu[^ ]*?:(\d+)")
+_VERSION: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _NODES: Final = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)")
 _ENDED: Final = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
@@ -113,6 +114,12 @@ def parse_run(text: str) -> JobRun:
     days, hours, minutes, seconds = (int(part or 0) for part in (time.groups() if time else (0, 0, 0, 0)))
     run_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     return JobRun(run_s, int(gpus[1] or gpus[2]) if gpus is not None else None)
+
+
+def keeps_case(text: str) -> bool:
+    """From `sacctmgr --version`. Before 23.02 it writes comments of jobs in lower case, which destroys base64."""
+    version = _VERSION.search(text)
+    return version is None or (int(version[1]), int(version[2])) >= (23, 2)
 
 
 def shards_per_gpu(text: str) -> int:
