@@ -1,5 +1,6 @@
 """The page at a glance: the first screen answers what is broken, what is free, and what is held idle."""
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browser import demo_agent, opened
+from demo_node import DemoNode
+from gpucommons.faces.documents.turns import turns_of
+from gpucommons.model.sharing import ARRIVAL, ArrivalReading, ParkedFor, ParkedReading, ParkingReading
 from running import running_agent
 from waiting import until
 
@@ -269,6 +273,38 @@ def test_paused_parked_and_waiting_are_distinguished(browser: Browser, demo: str
             turns,
         )
     assert found == {"waiting": 1, "paused": 1, "parked": 1}
+
+
+def test_both_owners_read_one_sentence_about_room_that_was_made(browser: Browser, demo: str) -> None:
+    train, notebook = ParkedFor("train.py", "dana", 1003, 0), ParkedFor("lab.ipynb", "alice", 1000, 40 << 30)
+    sharing = DemoNode().sharing(3.0)
+    uuid = sharing.gpus[0].uuid
+    parked = ParkedReading(
+        *("session:8@1000", "alice · lab.ipynb (pid 4711)", "alice", 1000, "parked", uuid, (4711,), 0, 40 << 30),
+        *(100.0, ARRIVAL),
+        made_for=train,
+    )
+    arrival = ArrivalReading(
+        *("arrival:7.1", "dana · train.py (pid 7)", "dana", 1003, 7, uuid, False, 100.0, 6.2, (notebook,))
+    )
+    turns = turns_of(sharing._replace(parking=ParkingReading(0.0, False, "", (parked,), arrivals=(arrival,))), {})
+    with opened(browser, demo) as page:
+        found: Any = page.evaluate(
+            """async turns => {
+                const { render } = await import('/static/vendor/preact.mjs');
+                const { html } = await import('/static/html.js');
+                const { Turns } = await import('/static/sections/turns.js');
+                const document = { ...await (await fetch('/api/v1/snapshot')).json(), turns };
+                const place = window.document.createElement('div');
+                render(html`<${Turns} document=${document} />`, place);
+                return [...place.querySelectorAll('.parked li, .arrivals li')].map(row => row.textContent);
+            }""",
+            json.loads(json.dumps(turns)),
+        )
+    for_alice, for_dana = (" ".join(text.split()) for text in found)
+    assert for_alice.startswith("alice · lab.ipynb (pid 4711): parked for")
+    assert for_alice.endswith("to make room for dana's train.py; wakes when it is used")
+    assert for_dana == "dana · train.py (pid 7) waited 6 s for room: 40.0 GiB of alice's idle lab.ipynb was parked"
 
 
 def test_the_queue_shows_leases_waiters_and_reservations(browser: Browser, demo: str) -> None:
