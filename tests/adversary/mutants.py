@@ -77,7 +77,7 @@ _POLICY_TESTS: Final = (
     "scheduler/test_policy_machine",
 )
 SUBJECTS: Final = (
-    _subject("leases/policy/plan", "leases/test_queue", "leases/test_service"),
+    _subject("leases/policy/plan", "leases/test_queue", "leases/test_service", "leases/test_request_waits"),
     _subject("leases/policy/queue", "leases/test_queue", "leases/test_service"),
     _subject("leases/service/limits", "leases/test_limits"),
     _subject("idle/escalation", "idle/test_escalation"),

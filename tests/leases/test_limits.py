@@ -116,8 +116,9 @@ def test_a_program_of_a_user_that_has_another_lease_on_the_gpu_is_not_ended(tmp_
     world.service.open(Inbox(alice.uid, alice.user, 4713).client(), RunRequest())
     world.later(1.0)
     world.look(slots=(whole(0),), programs=())
-    world.look(slots=USED, programs=(PROGRAM,))
     assert len(world.service.reading.leases) == 1
+    world.descendants.add((PROGRAM.pid, alice.pid))
+    world.look(slots=USED, programs=(PROGRAM,))
     assert world.signals == []
 
 

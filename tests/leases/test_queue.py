@@ -296,6 +296,14 @@ def test_a_refusal_on_a_node_with_gpus_of_several_models(demand: dict[str, Any],
         asked(opened(*slots), ALICE, **demand)
 
 
+def test_memory_is_not_named_where_only_mig_devices_have_it() -> None:
+    words = "1 GPU without MIG requested, this node has 0 GPUs and 2 MIG devices, which cannot be combined"
+    with pytest.raises(LeaseRefused, match=words):
+        asked(opened(mig(9, 0), mig(9, 1)), ALICE, whole=True, memory_bytes=10 * GIB)
+    with pytest.raises(LeaseRefused, match="0 of this node have that much, the largest has 16 GiB"):
+        asked(opened(mig(9, 0), mig(9, 1)), ALICE, whole=True, memory_bytes=20 * GIB)
+
+
 def test_a_node_without_gpus_and_one_with_a_lost_gpu_say_so() -> None:
     with pytest.raises(LeaseRefused, match="no GPU"):
         asked(opened(), ALICE)

@@ -473,7 +473,7 @@ def _too_much(request: LeaseRequest, slots: Mapping[str, LeasableSlot], fitting:
     models = ", ".join(sorted({slot.model for slot in working if slot.model})) or "unknown models"
     if request.model and not any(request.model.lower() in slot.model.lower() for slot in working):
         return f"this node has no GPU of model {request.model!r}; it has {models}"
-    if kind or (request.whole and request.memory_bytes is None):
+    if kind or request.whole:
         asked = replace(request, model="", slot="", whole=False)
         others = sum(fits(asked, slot) for slot in working)
         if others >= request.gpus or request.memory_bytes is None:
