@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.model.gpu import DeviceActivity
+from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
-from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way
+from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way, _Fairness, _Verdict
 from gpucommons.scheduler.corun.facts import (
     FIRST_MINUTE_RATIO,
     LATER_RATIO,
@@ -428,3 +429,169 @@ def test_what_runs_along_in_a_look_is_not_looked_at() -> None:
     alone = coruns.solo_activity("a")
     assert alone is not None
     assert alone.sm == pytest.approx(0.6)
+
+
+def test_a_verdict_is_checked_ever_more_seldom() -> None:
+    verdict, gaps_s = _Verdict(), []
+    for _ in range(6):
+        verdict.settle(True, 0.8, DeviceActivity(0.5), 100.0)
+        gaps_s.append(verdict.check_s - verdict.settled_s)
+    assert gaps_s == [30.0, 120.0, 480.0, 1920.0, 3600.0, 3600.0]
+    verdict = _Verdict()
+    verdict.settle(True, 0.8, DeviceActivity(0.5), 0.0)
+    verdict.settle(False, 0.98, DeviceActivity(0.5), 0.0)
+    assert verdict.check_s == 120.0, "another verdict begins again"
+    fairness, gaps_s = _Fairness(0.0), []
+    for _ in range(5):
+        fairness.find_unfair(100.0)
+        assert fairness.unfair
+        gaps_s.append(fairness.recheck_s - 100.0)
+        fairness.try_together(100.0)
+        assert not fairness.unfair
+    assert gaps_s == [60.0, 240.0, 960.0, 3600.0, 3600.0]
+
+
+def test_a_light_client_is_light_until_it_is_seen_at_work_alone() -> None:
+    coruns: Coruns[str] = Coruns()
+    coruns.phase({"a": "ann"}, 0.0)
+    coruns.record_activity(["a"], DeviceActivity(0.1, busy=0.1), 1.0)
+    assert coruns.is_light("a")
+    for second in range(2, 10):
+        coruns.record_activity(["a"], DeviceActivity(0.9, busy=0.9), float(second))
+    assert coruns.is_light("a") is False
+
+
+def test_what_runs_next_to_a_client_of_class_latency_is_seen_alone() -> None:
+    coruns: Coruns[str] = Coruns()
+    coruns.phase({"a": "ann", "b": "bob"}, 0.0, {"a": SharingClass.LATENCY})
+    coruns.record_activity(["a", "b"], DeviceActivity(0.9, busy=0.9), 1.0)
+    assert coruns.solo_activity("b") == DeviceActivity(0.9, busy=0.9)
+    assert coruns.solo_activity("a") is None
+
+
+class Charged:
+    """Owners whose use is read every 1.5 s. The weight of carol is such that owners take turns where she takes part."""
+
+    STEP_S = 1.5
+
+    def __init__(self, requesting: dict[str, str], classes: dict[str, SharingClass] | None = None) -> None:
+        self.coruns: Coruns[str] = Coruns()
+        self.coruns.weights = {"carol": 1.0001}
+        self.requesting, self.now_s = requesting, 0.0
+        self.classes = classes or {}
+        for _ in range(3):
+            self.coruns.phase(requesting, self.now_s, self.classes)
+            self.read({client: 0.0 for client in requesting})
+        self.way = self.coruns.phase(requesting, self.now_s, self.classes).way
+
+    def read(self, ratios: dict[str, float], unseen: float = 0.0, unpaused: dict[str, float] | None = None) -> float:
+        """By how much more of the time ann has had than bob since the reading before."""
+        before_s = self._lead_s
+        self.now_s += self.STEP_S
+        self.coruns.record_use(ratios, self.requesting, sum(ratios.values()) + unseen, self.now_s, unpaused or {})
+        return self._lead_s - before_s
+
+    @property
+    def _lead_s(self) -> float:
+        had_s = self.coruns._accounts._owners_s
+        return had_s["ann"] - had_s["bob"]
+
+
+TOGETHER, IN_TURNS = {"a": "ann", "b": "bob"}, {"a": "ann", "b": "bob", "c": "carol"}
+
+
+def test_owners_that_run_together_have_what_they_use() -> None:
+    charged = Charged(TOGETHER)
+    assert charged.way is Way.TOGETHER
+    assert charged.read({"a": 0.4, "b": 0.1}) == pytest.approx(0.45)
+
+
+def test_in_turns_only_what_is_used_besides_is_charged() -> None:
+    charged = Charged(IN_TURNS)
+    assert charged.way is Way.TURNS
+    busy = {"a": 0.4, "b": 0.1, "c": 0.5}
+    assert charged.read(busy) == 0.0
+    # What is transferred is taken from the others in equal parts.
+    assert charged.read(busy, unpaused={"ann": 0.4}) == pytest.approx(0.6 + 0.3)
+    charged.coruns.record_growth("a", "ann", charged.now_s)
+    assert charged.read(busy) == pytest.approx(0.6 + 0.3), "a new process ran before it was seen"
+    charged = Charged(IN_TURNS)
+    charged.coruns.record_growth("a", "ann", charged.now_s)
+    lead_s = charged.read({"a": 0.0, "b": 0.1, "c": 0.5})
+    assert lead_s == pytest.approx(0.375 + 0.1875), "it is not known to the driver yet"
+
+
+def test_use_that_is_not_seen_is_of_those_that_come_and_go() -> None:
+    idle = {"a": 0.0, "b": 0.0, "c": 0.0}
+    charged = Charged(IN_TURNS)
+    assert charged.read(idle, unseen=0.4) == 0.0, "none has changed lately"
+    for passing, lead_s in (({"a": "ann"}, 0.6 + 0.3), ({"a": "ann", "c": "carol"}, 0.3 + 0.15)):
+        charged = Charged(IN_TURNS)
+        for client, owner in passing.items():
+            charged.coruns.record_growth(client, owner, charged.now_s)
+        charged.read(idle)
+        assert charged.read(idle, unseen=0.4) == 0.0, "three seconds ago"
+        for client, owner in passing.items():
+            charged.coruns.record_growth(client, owner, charged.now_s)
+            charged.coruns._grown.clear()
+        assert charged.read(idle, unseen=0.4) == pytest.approx(lead_s)
+
+
+def test_a_light_client_is_charged_what_it_uses_while_others_take_turns() -> None:
+    charged = Charged({**IN_TURNS, "a": "ann"})
+    charged.coruns.record_activity(["a"], DeviceActivity(0.1, busy=0.1), charged.now_s)
+    assert charged.read({"a": 0.4, "b": 0.1, "c": 0.5}) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("held_back_s", "had_s"), [(0.2, 0.6), (1.0, 1.0), (5.0, 1.5)])
+def test_the_time_for_which_others_are_held_back_is_the_owners(held_back_s: float, had_s: float) -> None:
+    charged = Charged(IN_TURNS, {"a": SharingClass.LATENCY})
+    assert charged.way is Way.TURNS
+    charged.coruns.record_holdback("a", held_back_s)
+    assert charged.read({"a": 0.4, "b": 0.1, "c": 0.5}) == pytest.approx(had_s)
+    assert charged.read({"a": 0.4, "b": 0.1, "c": 0.5}) == pytest.approx(0.6), "once"
+
+
+def test_only_clients_of_class_latency_use_its_share() -> None:
+    for used, is_over in (({"a": 0.0, "a2": 0.9, "b": 0.1}, False), ({"a": 0.9, "a2": 0.0, "b": 0.1}, True)):
+        coruns: Coruns[str] = Coruns()
+        requesting = {"a": "ann", "a2": "ann", "b": "bob"}
+        for second in range(50):
+            coruns.record_use(used, requesting, 1.0, float(second))
+            coruns.phase(requesting, float(second), {"a": SharingClass.LATENCY})
+        assert coruns.is_over_share("ann", 49.0) is is_over
+
+
+def test_the_use_of_an_owner_that_left_is_remembered_for_as_long_as_use_is_looked_at() -> None:
+    charged = Charged(IN_TURNS)
+    charged.read({"a": 0.4, "b": 0.1, "c": 0.5})
+    del charged.requesting["c"]
+    charged.coruns.forget("c")
+    seen_s = charged.now_s
+    while "carol" in charged.coruns._owner_use:
+        charged.read({"a": 0.4, "b": 0.1})
+        assert charged.now_s < seen_s + 40.0
+    assert charged.now_s > seen_s + 25.0
+
+
+@pytest.mark.parametrize(
+    ("of_ann", "of_bob", "way"),
+    [
+        (0.7, 0.25, Way.TURNS),
+        (0.5, 0.45, Way.TOGETHER),
+        (0.4, 0.15, Way.TOGETHER),
+    ],
+    ids=["bob is kept from its share", "bob has it", "the GPU has room"],
+)
+def test_many_light_clients_are_not_light_together(of_ann: float, of_bob: float, way: Way) -> None:
+    coruns: Coruns[str] = Coruns()
+    of_owner = [f"a{number}" for number in range(9)]
+    requesting = {**dict.fromkeys(of_owner, "ann"), "b": "bob"}
+    coruns.phase(requesting, 0.0)
+    for client in requesting:
+        for second in range(4):
+            coruns.record_activity([client], DeviceActivity(0.5, busy=0.95 if client == "b" else 0.3), float(second))
+    for second in range(4, 10):
+        ratios = {**dict.fromkeys(of_owner, of_ann / 9), "b": of_bob}
+        coruns.record_use(ratios, requesting, of_ann + of_bob, float(second))
+    assert coruns.phase(requesting, 10.0).way is way
