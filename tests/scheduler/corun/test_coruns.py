@@ -481,7 +481,7 @@ class Charged:
         self.classes = classes or {}
         for _ in range(3):
             self.coruns.phase(requesting, self.now_s, self.classes)
-            self.read({client: 0.0 for client in requesting})
+            self.read(dict.fromkeys(requesting, 0.0))
         self.way = self.coruns.phase(requesting, self.now_s, self.classes).way
 
     def read(self, ratios: dict[str, float], unseen: float = 0.0, unpaused: dict[str, float] | None = None) -> float:
