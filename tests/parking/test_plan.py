@@ -359,6 +359,14 @@ def test_a_working_program_makes_room_only_if_all_that_are_parked_can_come_back_
     assert plan(TURNS, situation(both, on_a, claims=claims, host=RICH, rooms=rooms)).park == (), "b alone is not enough"
 
 
+def test_the_one_that_makes_room_has_to_be_able_to_come_back_itself() -> None:
+    """Its 40 GiB and the reserve have to fit once the lease has left, next to a program that stays."""
+    stays = replace(IDLE, key="stays", idle_s=0.0, memory={"a": GIB}, is_latency=True)
+    claims = RoomClaims((LEASE,))
+    for free, parked in ((GIB, ("works",)), (GIB - 1, ())):
+        assert plan(TURNS, situation(WORKS, stays, free=free, host=RICH, claims=claims)).park == parked
+
+
 def test_host_memory_holds_those_that_change_places() -> None:
     """45 GiB come back once the lease of 40 and the 10 GiB that stay have left: 50, besides the 40 that left before."""
     waits = replace(PARKED, for_turn=True, memory={"a": 45 * GIB})

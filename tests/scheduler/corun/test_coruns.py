@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.words import SharingClass
 from gpucommons.scheduler.corun.accounts import OwnerAccounts
-from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Way, _Fairness, _Verdict
+from gpucommons.scheduler.corun.coruns import LOOK_S, LOOK_SLACK_S, Coruns, Phase, PhaseCause, Way, _Fairness, _Verdict
 from gpucommons.scheduler.corun.facts import (
     FIRST_MINUTE_RATIO,
     LATER_RATIO,
@@ -477,7 +477,7 @@ class Charged:
     def __init__(self, requesting: dict[str, str], classes: dict[str, SharingClass] | None = None) -> None:
         self.coruns: Coruns[str] = Coruns()
         self.coruns.weights = {"carol": 1.0001}
-        self.requesting, self.now_s = requesting, 0.0
+        self.requesting, self.now_s = dict(requesting), 0.0
         self.classes = classes or {}
         for _ in range(3):
             self.coruns.phase(requesting, self.now_s, self.classes)
@@ -574,6 +574,23 @@ def test_the_use_of_an_owner_that_left_is_remembered_for_as_long_as_use_is_looke
     assert charged.now_s > seen_s + 25.0
 
 
+LIGHT_OF_ANN = [f"a{number}" for number in range(9)]
+
+
+def with_many_light_clients(of_ann: float, of_bob: float) -> tuple[Coruns[str], dict[str, str]]:
+    """Ann's light clients use so much of the GPU, and bob's heavy one so much."""
+    coruns: Coruns[str] = Coruns()
+    requesting = {**dict.fromkeys(LIGHT_OF_ANN, "ann"), "b": "bob"}
+    coruns.phase(requesting, 0.0)
+    for client in requesting:
+        for second in range(4):
+            coruns.record_activity([client], DeviceActivity(0.5, busy=0.95 if client == "b" else 0.3), float(second))
+    for second in range(4, 10):
+        ratios = {**dict.fromkeys(LIGHT_OF_ANN, of_ann / 9), "b": of_bob}
+        coruns.record_use(ratios, requesting, of_ann + of_bob, float(second))
+    return coruns, requesting
+
+
 @pytest.mark.parametrize(
     ("of_ann", "of_bob", "way"),
     [
@@ -584,14 +601,91 @@ def test_the_use_of_an_owner_that_left_is_remembered_for_as_long_as_use_is_looke
     ids=["bob is kept from its share", "bob has it", "the GPU has room"],
 )
 def test_many_light_clients_are_not_light_together(of_ann: float, of_bob: float, way: Way) -> None:
+    coruns, requesting = with_many_light_clients(of_ann, of_bob)
+    assert coruns.phase(requesting, 10.0).way is way
+
+
+def test_an_owner_with_many_light_clients_takes_turns_until_the_last_has_left() -> None:
+    coruns, requesting = with_many_light_clients(0.7, 0.25)
+    coruns.forget(LIGHT_OF_ANN[0])
+    del requesting[LIGHT_OF_ANN[0]]
+    assert coruns.phase(requesting, 10.0).way is Way.TURNS
+    for client in LIGHT_OF_ANN[1:]:
+        coruns.forget(client)
+    requesting = {"new": "ann", "b": "bob"}
+    coruns.phase(requesting, 11.0)
+    coruns.record_activity(["new"], DeviceActivity(0.5, busy=0.3), 12.0)
+    assert coruns.phase(requesting, 13.0).way is Way.TOGETHER
+
+
+def test_the_light_clients_of_an_owner_with_heavy_ones_stay_light() -> None:
+    """What the owner has too much of it gives back by the turns of its heavy client."""
     coruns: Coruns[str] = Coruns()
-    of_owner = [f"a{number}" for number in range(9)]
-    requesting = {**dict.fromkeys(of_owner, "ann"), "b": "bob"}
+    light = [f"a{number}" for number in range(9)]
+    requesting = {**dict.fromkeys(light, "ann"), "heavy": "ann", "b": "bob"}
     coruns.phase(requesting, 0.0)
     for client in requesting:
         for second in range(4):
-            coruns.record_activity([client], DeviceActivity(0.5, busy=0.95 if client == "b" else 0.3), float(second))
-    for second in range(4, 10):
-        ratios = {**dict.fromkeys(of_owner, of_ann / 9), "b": of_bob}
-        coruns.record_use(ratios, requesting, of_ann + of_bob, float(second))
-    assert coruns.phase(requesting, 10.0).way is way
+            busy = 0.3 if client in light else 0.95
+            coruns.record_activity([client], DeviceActivity(0.5, busy=busy), float(second))
+    for second in range(4, 40):
+        ratios = {**dict.fromkeys(light, 0.3 / 9), "heavy": 0.4, "b": 0.25}
+        coruns.record_use(ratios, requesting, 0.95, float(second))
+        phase = coruns.phase(requesting, second + 0.5)
+        assert set(light) <= set(phase.clients)
+        coruns.record_phase_end(phase, 0.25)
+    assert phase.way is Way.TURNS
+
+
+def test_use_that_is_not_seen_is_of_the_owner_whose_program_has_left() -> None:
+    charged = Charged({**IN_TURNS, "a2": "ann"})
+    charged.coruns.rest("unknown")
+    charged.coruns.forget("unknown")
+    idle = {"a": 0.0, "b": 0.0, "c": 0.0}
+    assert charged.read({**idle, "a2": 0.0}, unseen=0.4) == 0.0
+    charged.coruns.forget("a2")
+    del charged.requesting["a2"]
+    assert charged.read(idle, unseen=0.4) == pytest.approx(0.6 + 0.3)
+
+
+def test_whether_programs_come_and_go_where_owners_compete() -> None:
+    coruns: Coruns[str] = Coruns()
+    coruns.phase({"a": "ann"}, 0.0)
+    assert not coruns.has_passing_programs(1.0), "one owner"
+    coruns.phase({"a": "ann", "b": "bob"}, 10.0)
+    assert coruns.has_passing_programs(12.0), "bob's came two seconds ago"
+    assert not coruns.has_passing_programs(13.0)
+    coruns.record_growth("a", "ann", 14.0)
+    assert coruns.has_passing_programs(14.0)
+
+
+def test_which_clients_run_in_every_phase() -> None:
+    coruns: Coruns[str] = Coruns()
+    coruns.phase({"a": "ann", "b": "bob", "c": "bob"}, 0.0, {"a": SharingClass.LATENCY})
+    coruns.record_activity(["b"], DeviceActivity(0.1, busy=0.1), 1.0)
+    coruns.record_activity(["c"], DeviceActivity(0.9, busy=0.9), 1.0)
+    assert [coruns.runs_along(client) for client in ("a", "b", "c", "unknown")] == [True, True, False, False]
+    assert [coruns.holds_back(client) for client in ("a", "b")] == [True, False]
+    assert coruns.latency_share("ann") == 0.5
+
+
+def test_the_gain_of_turns_is_shown_where_they_are_for_gain() -> None:
+    """Alone each uses 0.9 of the SMs, together 0.6 in all: in turns they do half as much again."""
+    coruns: Coruns[str] = Coruns()
+    requesting = {"a": "ann", "a2": "ann"}
+    phase = coruns.phase(requesting, 0.0)
+    assert (phase.way, coruns.gain(phase, requesting)) == (Way.TOGETHER, 1.0)
+    for tick in range(1, 400):
+        now_s = tick * 0.25
+        if tick % 4 == 0:
+            coruns.record_use(dict.fromkeys(requesting, 0.5), requesting, 1.0, now_s)
+        phase = coruns.phase(requesting, now_s)
+        if phase.way is Way.TURNS:
+            break
+        sm = 0.6 if len(phase.clients) == 2 else 0.9
+        coruns.record_activity(list(phase.clients), DeviceActivity(sm, busy=1.0), now_s + 0.25)
+        coruns.record_phase_end(phase, 0.25)
+    assert phase.cause is PhaseCause.GAIN
+    assert coruns.gain(phase, requesting) == pytest.approx(1.5)
+    assert coruns.gain(Phase(phase.clients, 0.25, Way.TURNS, cause=PhaseCause.FAIRNESS), requesting) is None
+    assert coruns.gain(phase, {"a": "ann", "b": "bob"}) is None, "of these it is not known"
