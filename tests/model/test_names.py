@@ -9,7 +9,7 @@ from gpucommons.model.names import nvshare_client_name, process_name
     ("owner", "command", "pids", "name"),
     [
         ("alice", "train.py", [4711], "alice · train.py (pid 4711)"),
-        ("alice", "train.py", [4711, 4712], "alice · train.py (2 processes)"),
+        ("alice", "train.py", [4711, 4712], "alice · train.py (pid 4711 and 1 more)"),
         ("uid 1000", "", [4711], "uid 1000 (pid 4711)"),
         ("uid 1000", "", [], "uid 1000 (pid unknown)"),
         ("alice", "\x1b[31m\n", [1], "alice · \\x1b[31m\\n (pid 1)"),

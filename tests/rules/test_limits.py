@@ -60,10 +60,15 @@ def judged(
     return limits_of(snapshot_of(readings), shares[:1])[0]
 
 
-def shared(wait: WaitReading | None = None, parked: str = "", waits: str = "") -> SharingReading:
-    """The first process waits for its turn, or is parked."""
+def shared(
+    wait: WaitReading | None = None, parked: str = "", waits: str = "", quota: float = 100.0, used_s: float = 0.0
+) -> SharingReading:
+    """The first process waits for its turn, is parked, or has used a part of its quota in a window of 2 s."""
     pid, reading = NODE.attribution(0.0).processes[0].pid, NODE.sharing(0.0)
     client = reading.clients[0]._replace(pid=pid, wait=wait, turn_s=None if wait else 1.0)
+    client = client._replace(
+        core_quota_effective_percent=quota, window_usage_s=used_s, window_limit_s=2.0 * quota / 100
+    )
     program = ParkedReading("k", "a.py", "alice", 1000, parked, "", (pid,), 2**30, 2**30, 0.0, "idle", waits)
     programs = (program,) if parked else ()
     return reading._replace(clients=(client,), parking=ParkingReading(programs=programs))
@@ -77,12 +82,20 @@ SENTENCES = {
     ),
     "waking": (judged(0.9, sharing=shared(parked="waking")), "its memory is coming back to GPU 0"),
     "turn": (
-        judged(0.9, sharing=shared(WaitReading(WaitReason.TURN, 1.0, 0, 0, 1.0))),
+        judged(0.9, sharing=shared(WaitReading(WaitReason.TURN, 5.0, 0, 0, 1.0))),
         "it waits for its turn on GPU 0: another client has the turn",
     ),
-    "quota": (
-        judged(0.9, sharing=shared(WaitReading(WaitReason.QUOTA, 1.0, 0, 0, 1.0))),
-        "it waits for its turn on GPU 0: core quota of 100 % used up, debt 0.0 s",
+    "in turns": (
+        judged(0.4, other=0.5, sharing=shared(WaitReading(WaitReason.DEMAND, 0.2, 0, 0, 0.1))),
+        "it shares GPU 0 with bob (50%), and uses 40% of it",
+    ),
+    "quota, waits": (
+        judged(0.3, sharing=shared(WaitReading(WaitReason.QUOTA, 0.1, 0, 0, 0.1), quota=30.0, used_s=0.6)),
+        "its quota is the limit: 30% of the time of GPU 0",
+    ),
+    "quota, runs": (
+        judged(0.3, sharing=shared(quota=30.0, used_s=0.57)),
+        "its quota is the limit: 30% of the time of GPU 0",
     ),
     "heat": (
         judged(0.9, throttle=BITS["sw_thermal_slowdown"]),
@@ -135,6 +148,10 @@ def test_each_limit_is_found() -> None:
     assert kind(judged(0.9, dram=0.9)) is LimitKind.BANDWIDTH
     assert kind(judged(0.9, throttle=BITS["hw_thermal_slowdown"])) is LimitKind.HEAT
     assert kind(judged(0.9, throttle=BITS["sw_power_cap"])) is LimitKind.POWER
+    assert kind(judged(0.4, other=0.5, throttle=BITS["sw_power_cap"])) is LimitKind.SHARED
+    assert kind(judged(0.4, other=0.5, throttle=BITS["hw_thermal_slowdown"])) is LimitKind.HEAT
+    assert kind(judged(0.9, sharing=shared(quota=100.0, used_s=2.0))) is LimitKind.GPU
+    assert kind(judged(0.2, sharing=shared(quota=30.0, used_s=0.4), on_core=True)) is LimitKind.CPU
     assert judged(None) is None, "without a reading there is no judgement"
 
 

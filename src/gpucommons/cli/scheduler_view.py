@@ -145,9 +145,13 @@ def find_clients(turns: Document, target: str) -> list[str]:
 
 
 def _is_pid_of(target: str, name: str) -> bool:
-    """Whether the target `pid:4711` means the program whose name ends with `(pid 4711)`."""
+    """Whether the target `pid:4711` means the program whose name ends with `(pid 4711)` or `(pid 4711 and 2 more)`."""
     kind, _, pid = target.partition(":")
-    return kind == "pid" and name.endswith(f"(pid {pid})")
+    return kind == "pid" and _names_pid(name, pid)
+
+
+def _names_pid(name: str, pid: object) -> bool:
+    return f"(pid {pid})" in name or f"(pid {pid} and " in name
 
 
 def _targets(id: str, client: Document) -> set[str]:
@@ -247,7 +251,7 @@ def _expected_wait(expected_s: float | None) -> str:
 def _client_name(id: str, client: Document) -> str:
     """With the id where the name has no pid: clients of one pod have the same name. A hidden one has a pseudonym."""
     name = str(client["name"])
-    return name if name == id or name.endswith(f"(pid {client['pid']})") else f"{name} ({id})"
+    return name if name == id or _names_pid(name, client["pid"]) else f"{name} ({id})"
 
 
 def _gpu_name(uuid: str, gpu: Document | None) -> str:

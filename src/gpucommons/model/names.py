@@ -20,8 +20,12 @@ def owner_key(owner: Owner) -> str:
 
 
 def process_name(owner: str, command: str, pids: Collection[int]) -> str:
-    """The name of a process or program: `alice · train.py (pid 4711)`. Printable, and of bounded length."""
-    which = f"pid {min(pids)}" if len(pids) == 1 else f"{len(pids)} processes" if pids else "pid unknown"
+    """The name of a process or program: `alice · train.py (pid 4711)`. Printable, and of bounded length.
+
+    Of several processes it has the first pid, which commands take, and which no other program has.
+    """
+    more = f" and {len(pids) - 1} more" if len(pids) > 1 else ""
+    which = f"pid {min(pids)}{more}" if pids else "pid unknown"
     subject = " · ".join(printable(part, _LONGEST_PART) for part in (owner, command) if part)
     return f"{subject} ({which})"
 

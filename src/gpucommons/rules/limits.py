@@ -1,8 +1,12 @@
 """What limits a running program now, in one sentence: the answer to "why is it slow?". Pure.
 
-The first of these that applies, in this order: its memory is not on the GPU; it waits for its turn or a quota; the GPU
-is slowed by heat or power; other owners use the GPU; the program does not keep the GPU busy, and its CPU, a disk or
-neither is the reason; the memory bandwidth; PCIe; the GPU itself.
+The first of these that applies, in this order: its memory is not on the GPU; its quota; it has been waiting for its turn
+for seconds; the GPU is slowed by heat or a fault; other owners use the GPU; the GPU's power limit; the program does not keep
+the GPU busy, and its CPU, a disk or neither is the reason; the memory bandwidth; PCIe; the GPU itself.
+
+Programs in turns change places several times a second. Whether one waits at the instant of the snapshot is chance: what
+limits it are the others. The power limit comes after them: it costs a few percent, and a GPU that several keep busy is
+often at it.
 
 Every number is one that the snapshot has. Where a reading is missing, its question is left out, never guessed.
 """
@@ -15,7 +19,7 @@ from gpucommons.base.text import qualified_name
 from gpucommons.model.gpu import GpmReading, Gpu, MigInstance
 from gpucommons.model.names import slots_by_place
 from gpucommons.model.ownership import WHOLE_SM, OwnerKind, Place, ProcessShare
-from gpucommons.model.sharing import ClientSharing, ParkedReading, SharingReading
+from gpucommons.model.sharing import ClientSharing, ParkedReading, SharingReading, WaitReason
 from gpucommons.model.snapshot import Snapshot
 from gpucommons.rules.wait_reasons import wait_sentence
 
@@ -26,6 +30,9 @@ _OTHERS_RATIO: Final = 0.1
 _IDLE_RATIO: Final = 0.01
 _BANDWIDTH_RATIO: Final = 0.7
 _PCIE_RATIO: Final = 0.7
+# A wait for others that is shorter is one of many, in turns.
+_LONG_WAIT_S: Final = 2.0
+_QUOTA_RATIO: Final = 0.9
 # Bytes a second of one lane in one direction, by generation.
 _LANE_BYTES_PER_S: Final[Mapping[int, float]] = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _HEAT: Final = ("sw_thermal_slowdown", "hw_thermal_slowdown")
@@ -36,6 +43,7 @@ _NAMED: Final = 2
 
 class LimitKind(StrEnum):
     PARKED = "parked"
+    QUOTA = "quota"
     TURN = "turn"
     HEAT = "heat"
     POWER = "power"
@@ -158,7 +166,7 @@ def _others(share: ProcessShare, on_device: Iterable[ProcessShare], scale: float
 
 
 def _limit(program: _Program) -> ProgramLimit | None:
-    for judge in (_absent, _waiting, _slowdown_limit, _sharing_limit, _not_busy, _memory, _link):
+    for judge in (_absent, _quota, _waiting, _fault, _sharing_limit, _power, _not_busy, _memory, _link):
         if (limit := judge(program)) is not None:
             return limit
     ratio = program.sm_ratio
@@ -180,27 +188,43 @@ def _absent(program: _Program) -> ProgramLimit | None:
     return ProgramLimit(LimitKind.PARKED, f"it is parked: its GPU memory is in host memory{why}")
 
 
+def _quota(program: _Program) -> ProgramLimit | None:
+    client = program.client
+    if client is None:
+        return None
+    waits = client.wait is not None and client.wait.reason is WaitReason.QUOTA
+    is_used_up = (
+        client.core_quota_effective_percent < 100 and client.window_usage_s >= _QUOTA_RATIO * client.window_limit_s
+    )
+    if not waits and not is_used_up:
+        return None
+    percent = client.core_quota_effective_percent
+    return ProgramLimit(LimitKind.QUOTA, f"its quota is the limit: {percent:.0f}% of the time of GPU {program.slot}")
+
+
 def _waiting(program: _Program) -> ProgramLimit | None:
     client = program.client
-    if client is None or client.wait is None:
+    if client is None or client.wait is None or client.wait.waited_s < _LONG_WAIT_S:
         return None
     return ProgramLimit(LimitKind.TURN, f"it waits for its turn on GPU {program.slot}: {wait_sentence(client)}")
 
 
-def _slowdown_limit(program: _Program) -> ProgramLimit | None:
-    gpu = program.gpu
-    if gpu is None or (program.sm_ratio is not None and program.sm_ratio < _IDLE_RATIO):
-        return None
-    reasons, now = set(gpu.readings.throttle_reasons or ()), gpu.readings
-    if reasons.intersection(_HEAT):
-        heat = "" if now.temperature_celsius is None else f" ({now.temperature_celsius} °C)"
+def _slowdown_reasons(program: _Program) -> set[str]:
+    """Why the GPU runs slower now; none for a program that does not use it."""
+    if program.gpu is None or (program.sm_ratio is not None and program.sm_ratio < _IDLE_RATIO):
+        return set()
+    return set(program.gpu.readings.throttle_reasons or ())
+
+
+def _fault(program: _Program) -> ProgramLimit | None:
+    reasons = _slowdown_reasons(program)
+    if program.gpu is not None and reasons.intersection(_HEAT):
+        celsius = program.gpu.readings.temperature_celsius
+        heat = "" if celsius is None else f" ({celsius} °C)"
         return ProgramLimit(LimitKind.HEAT, f"GPU {program.slot} is too hot{heat} and runs slower until it cools")
     if reasons.intersection(_HARDWARE):
         sentence = f"GPU {program.slot} is slowed down by the hardware: ask the administrator"
         return ProgramLimit(LimitKind.HARDWARE, sentence)
-    if _POWER in reasons:
-        limit = "" if now.power_limit_watts is None else f" of {now.power_limit_watts:.0f} W"
-        return ProgramLimit(LimitKind.POWER, f"GPU {program.slot} is at its power limit{limit} and runs slower")
     return None
 
 
@@ -212,6 +236,14 @@ def _sharing_limit(program: _Program) -> ProgramLimit | None:
     more = f" and {len(program.others) - _NAMED} more" if len(program.others) > _NAMED else ""
     own = "" if program.sm_ratio is None else f", and uses {program.sm_ratio:.0%} of it"
     return ProgramLimit(LimitKind.SHARED, f"it shares GPU {program.slot} with {named}{more}{own}")
+
+
+def _power(program: _Program) -> ProgramLimit | None:
+    if program.gpu is None or _POWER not in _slowdown_reasons(program):
+        return None
+    watts = program.gpu.readings.power_limit_watts
+    limit = "" if watts is None else f" of {watts:.0f} W"
+    return ProgramLimit(LimitKind.POWER, f"GPU {program.slot} is at its power limit{limit} and runs slower")
 
 
 def _not_busy(program: _Program) -> ProgramLimit | None:

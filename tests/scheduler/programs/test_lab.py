@@ -28,7 +28,7 @@ def test_the_clients_of_mps_are_left_alone() -> None:
 def test_a_training_on_three_gpus_is_one_program_and_one_queue() -> None:
     training = PROGRAMS[JOBS[0].key.pid]
     assert training.process_keys == {job.key for job in JOBS[:3]}
-    assert training.display_name == "alice · train.py (3 processes)"
+    assert training.display_name == "alice · train.py (pid 4100 and 2 more)"
     (queue,) = [queue for queue in linked_gpus(FOUND.programs) if training.key in queue.programs]
     assert queue.devices == training.devices
     assert len(training.devices) == 3
