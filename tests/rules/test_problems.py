@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 
+from demo_node import DemoNode
 from gpucommons.model.accounts import LedgerReading, LedgerState
 from gpucommons.model.allocations import (
     WHOLE_SHARE,
@@ -23,6 +24,7 @@ from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, Trespass
 from gpucommons.model.ownership import Attribution, Basis, Place, Portion, ProcessShare, Reason, Workload
 from gpucommons.model.problems import HealthLevel, Problem, ProblemKind
 from gpucommons.model.process_identity import PidScope, PidView
+from gpucommons.model.sharing import WaitReading, WaitReason
 from gpucommons.model.snapshot import Readings, Snapshot, SourceState
 from gpucommons.model.viewer import Viewer
 from gpucommons.model.workloads import JobMappingReading, MappedJob
@@ -216,6 +218,23 @@ def test_one_sentence_has_what_is_broken_free_idle_and_waiting() -> None:
     assert details["held_idle"] == "longest dana, 12 min"
     short = snapshot(gpu(1), slots=SlotsReading((held(1, "emeka", 5.4),)))
     assert summary_of(short, ()).parts[1].detail == "longest emeka, 5 s"
+
+
+def test_programs_in_turns_do_not_wait_but_one_that_has_no_turn_for_seconds_does() -> None:
+    reading = DemoNode(gpus=1, processes_a_gpu=2).sharing(0.0)
+
+    def waits(*waited_s: float) -> list[tuple[int, tuple[str, ...]]]:
+        clients = tuple(
+            reading.clients[0]._replace(name=f"job {at}", wait=WaitReading(WaitReason.DEMAND, seconds, 0, 0, None))
+            for at, seconds in enumerate(waited_s)
+        )
+        node = snapshot(gpu(0), sharing=reading._replace(clients=clients, gpus=()))
+        return [(part.count, part.lines) for part in summary_of(node, ()).parts if part.name == "waiting"]
+
+    assert waits(0.1, 1.9) == []
+    ((count, (line,)),) = waits(0.1, 7.0)
+    assert count == 1
+    assert line.startswith("job 1: its turn")
 
 
 def test_nothing_free_is_said_and_nothing_read_is_not_zero() -> None:

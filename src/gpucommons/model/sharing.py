@@ -170,6 +170,9 @@ PAUSE_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0
 TURN_BUCKETS: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
+_LASTING_WAIT_S: Final = 2.0
+
+
 class WaitReason(StrEnum):
     """Why a client that requested a turn does not run: rules/wait_reasons.py has the sentences."""
 
@@ -192,6 +195,11 @@ class WaitReading(NamedTuple):
     ahead: int
     room_bytes: int
     expected_s: float | None
+
+    @property
+    def is_lasting(self) -> bool:
+        """False for a short one of many: programs in turns change places several times a second."""
+        return self.waited_s >= _LASTING_WAIT_S
 
 
 class ClientSharing(NamedTuple):

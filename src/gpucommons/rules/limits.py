@@ -1,8 +1,8 @@
 """What limits a running program now, in one sentence: the answer to "why is it slow?". Pure.
 
-The first of these that applies, in this order: its memory is not on the GPU; its quota; it has been waiting for its turn
-for seconds; the GPU is slowed by heat or a fault; other owners use the GPU; the GPU's power limit; the program does not keep
-the GPU busy, and its CPU, a disk or neither is the reason; the memory bandwidth; PCIe; the GPU itself.
+The first of these that applies, in this order: its memory is not on the GPU; its quota; it has been waiting for its
+turn for seconds; the GPU is slowed by heat or a fault; other owners use the GPU; the GPU's power limit; the program
+does not keep the GPU busy, and its CPU, a disk or neither is the reason; the memory bandwidth; PCIe; the GPU itself.
 
 Programs in turns change places several times a second. Whether one waits at the instant of the snapshot is chance: what
 limits it are the others. The power limit comes after them: it costs a few percent, and a GPU that several keep busy is
@@ -30,8 +30,6 @@ _OTHERS_RATIO: Final = 0.1
 _IDLE_RATIO: Final = 0.01
 _BANDWIDTH_RATIO: Final = 0.7
 _PCIE_RATIO: Final = 0.7
-# A wait for others that is shorter is one of many, in turns.
-_LONG_WAIT_S: Final = 2.0
 _QUOTA_RATIO: Final = 0.9
 # Bytes a second of one lane in one direction, by generation.
 _LANE_BYTES_PER_S: Final[Mapping[int, float]] = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -204,7 +202,7 @@ def _quota(program: _Program) -> ProgramLimit | None:
 
 def _waiting(program: _Program) -> ProgramLimit | None:
     client = program.client
-    if client is None or client.wait is None or client.wait.waited_s < _LONG_WAIT_S:
+    if client is None or client.wait is None or not client.wait.is_lasting:
         return None
     return ProgramLimit(LimitKind.TURN, f"it waits for its turn on GPU {program.slot}: {wait_sentence(client)}")
 

@@ -171,7 +171,8 @@ def _list_names(names: Sequence[str]) -> str:
 
 def _waiting(snapshot: Snapshot) -> Iterator[SummaryPart]:
     sharing, leases = snapshot.readings.sharing, snapshot.readings.leases
-    clients = [client for client in (sharing.clients if sharing else ()) if client.wait is not None]
+    everyone = sharing.clients if sharing else ()
+    clients = [client for client in everyone if client.wait is not None and client.wait.is_lasting]
     count = len(clients) + len(leases.waiting if leases else ())
     if count:
         names = tuple(dict.fromkeys(str(client.gpu_index) for client in clients if client.gpu_index is not None))
