@@ -208,6 +208,10 @@ def test_what_is_hidden_is_not_shown_as_free(machine: Host, folder: Path) -> Non
         done = run(machine, "who", *ask, "--pid", "4100", uid=STRANGER)
         assert done.returncode == 1
         assert "hidden: you see your own" in done.stderr, "it may be on a GPU"
+        for target in ("4100", "alice"):
+            done = run(machine, "why", *ask, target, uid=STRANGER)
+            assert done.returncode == 1
+            assert done.stderr.endswith("is on a GPU or waits for one (hidden: you see your own)\n"), "it may be"
 
 
 @pytest.mark.long

@@ -62,7 +62,7 @@ def why(
         raise NotFound(
             "none of your programs is on a GPU or waits for one; see 'gpucommons queue' and 'gpucommons who'"
             if target is None
-            else f"no process, job, user, request or client {target!r} is on a GPU or waits for one"
+            else f"no process, job, user, request or client {target!r} is on a GPU or waits for one{_hidden(reader)}"
         )
     if as_json:
         by_id = {id: {**turns["clients"][id], "behind": behind(turns, id)} for id in clients}
@@ -85,6 +85,12 @@ def why(
         for row in unscheduled.values()
     ]
     show(printable_lines(wrap_lines(lines, terminal_width())))
+
+
+def _hidden(reader: Reader) -> str:
+    """That the target may be another user's, whose rows this viewer does not see."""
+    hidden = None if reader.agent is None else reader.get("who")["hidden"]
+    return f" ({hidden['sentence']})" if hidden and "who" in hidden["sections"] else ""
 
 
 def _running_line(row: Document, takes_turns: bool) -> str:
