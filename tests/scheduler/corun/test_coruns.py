@@ -689,3 +689,57 @@ def test_the_gain_of_turns_is_shown_where_they_are_for_gain() -> None:
     assert coruns.gain(phase, requesting) == pytest.approx(1.5)
     assert coruns.gain(Phase(phase.clients, 0.25, Way.TURNS, cause=PhaseCause.FAIRNESS), requesting) is None
     assert coruns.gain(phase, {"a": "ann", "b": "bob"}) is None, "of these it is not known"
+
+
+def phases_with_background(requesting: dict[str, str], weights: dict[str, float]) -> list[Phase[str]]:
+    """Those of the first seconds, with a client of class background; use is read, and nothing is measured."""
+    coruns: Coruns[str] = Coruns()
+    coruns.weights = weights
+    found, now_s = [], 0.0
+    while now_s < 9.0:
+        phase = coruns.phase({**requesting, "low": "dana"}, now_s, {"low": SharingClass.BACKGROUND})
+        coruns.record_phase_end(phase, phase.length_s)
+        now_s += phase.length_s
+        found.append(phase)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("requesting", "weights", "way", "cause"),
+    [
+        ({"a": "ann"}, {}, Way.TURNS, PhaseCause.CLASS),
+        ({"a": "ann", "b": "bob"}, {"bob": 2.0}, Way.TURNS, PhaseCause.FAIRNESS),
+        ({"a": "ann", "b": "bob"}, {}, Way.TOGETHER, PhaseCause.CLASS),
+    ],
+    ids=["one other", "in turns", "together"],
+)
+def test_a_background_client_runs_along_for_its_part_of_each_period(
+    requesting: dict[str, str], weights: dict[str, float], way: Way, cause: PhaseCause
+) -> None:
+    phases = [phase for phase in phases_with_background(requesting, weights) if phase.way is not Way.MEASURING]
+    along = [phase for phase in phases if "low" in phase.clients]
+    others = [phase for phase in phases if "low" not in phase.clients]
+    assert len(along) == 3, "at 0, 4 and 8 s"
+    for phase in along:
+        assert (phase.length_s, phase.measure, phase.cause) == (0.08, False, cause)
+        assert phase.way is (Way.TURNS if cause is PhaseCause.FAIRNESS else Way.TOGETHER)
+    assert {(phase.way, phase.cause) for phase in others} == {(way, cause)}
+    assert all(phase.measure for phase in others)
+    if way is Way.TURNS:
+        assert {phase.unit for phase in others} == {(client,) for client in requesting}
+        assert all(len(phase.clients) == 1 for phase in others)
+
+
+def test_no_background_client_runs_along_in_a_look() -> None:
+    phases = phases_with_background({"a": "ann", "b": "bob"}, {})
+    looks_at = [phase.clients for phase in phases if phase.way is Way.MEASURING]
+    assert set(looks_at) == {("a",), ("b",)}
+
+
+def test_a_lone_client_is_measured_often_until_it_is_known() -> None:
+    coruns: Coruns[str] = Coruns()
+    for second in range(8):
+        phase = coruns.phase({"a": "ann"}, float(second))
+        assert (phase.way, phase.length_s, phase.measure) == (Way.ALONE, 2.0, True)
+        coruns.record_activity(["a"], DeviceActivity(0.9, busy=0.9), second + 0.5)
+    assert coruns.phase({"a": "ann"}, 8.0) == Phase(("a",), 10.0, Way.ALONE, True, unit=("a",))
