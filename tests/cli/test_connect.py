@@ -215,6 +215,52 @@ def test_what_is_hidden_is_not_shown_as_free(machine: Host, folder: Path) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("uid", [ROOT, ALICE])
+def test_in_a_container_no_uid_sees_names(lab: Host, uid: int) -> None:
+    entered = ["nsenter", f"--target={lab.pid}", "--net", "--mount", "--root", "--wd", "unshare", "--pid", "--fork"]
+    for name in ("gpus", "who", "queue", "allocations"):
+        done = subprocess.run(
+            [*entered, *as_user(uid), PROGRAM, name],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **PLAIN},
+        )
+        shown = done.stdout + done.stderr
+        assert not re.search(r"\b(alice|bob|chen|dana|emeka|farah)\b", shown), (name, shown)
+        assert "hidden" in shown or name == "queue", (name, shown)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("option", "is_hidden"), [("2", True), ("0", False)])
+def test_with_hidepid_a_user_sees_no_other_users(machine: Host, folder: Path, option: str, is_hidden: bool) -> None:
+    machine.write("/etc/hidepid.toml", '[web]\nsocket = "unix:/run/hidepid.sock"\n')
+    agent = [PROGRAM, "up", "--simulate", "lab", "--config", "/etc/hidepid.toml", "--listen", "127.0.0.1:9491"]
+    # The mounts of pid 1 count: the agent and its users are in a pid namespace of their own.
+    mount = f'mount -t proc -o hidepid={option} proc /proc && exec "$@"'
+    shell = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "sh", "-c", mount, "sh", *agent]
+    log = folder / f"hidepid-{option}.log"
+    with machine.running(shell, log, PLAIN) as process:
+        until(lambda: "writing" in log.read_text() or process.poll() is not None, "the agent keeps accounts")
+        first = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().strip()
+        entered = ["nsenter", f"--target={first}", "--pid", "--net", "--mount", "--root", "--wd"]
+
+        def seen(uid: int, command: str) -> str:
+            asked = [*as_user(uid), PROGRAM, command, "--connect", "/run/hidepid.sock"]
+            done = subprocess.run(
+                [*entered, *asked], capture_output=True, text=True, timeout=120, env={**os.environ, **PLAIN}
+            )
+            return done.stdout
+
+        assert re.search(r"\balice\b", seen(ROOT, "who"))
+        assert re.search(r"\balice\b", seen(ALICE, "who")), "her own"
+        others = seen(STRANGER, "who")
+        assert bool(re.search(r"\balice\b", others)) != is_hidden, others
+        assert ("hidden: 1 process of other users" in others) == is_hidden, others
+        assert bool(re.search(r"\balice\b", seen(STRANGER, "gpus"))) != is_hidden
+
+
+@pytest.mark.long
 def test_report_of_a_normal_user_is_that_of_the_agent(lab: Host) -> None:
     (everything,) = document(lab, "report", "--json")["accounts"].values()
     (own,) = document(lab, "report", "--json", uid=ALICE)["accounts"].values()
