@@ -66,8 +66,8 @@ _SLOTS_SLOT = Record[_SlotNow](
         describe(
             one_of(*SlotState),
             "free: no workload holds it; held_idle: held, and no holder uses it; busy: held, and used, or its use "
-            "could not be measured; reserved: a reservation is in force; lost: its GPU no longer answers; unknown: no holder is "
-            "known, and there may be one",
+            "could not be measured; reserved: a reservation is in force; lost: its GPU no longer answers; unknown: no "
+            "holder is known, and there may be one",
         ),
         lambda at: at.status.state.value,
     ),
