@@ -93,6 +93,9 @@ class Simulation:
             self.at(self.now + script.tail_s, lambda: self._release_and_ask(script))
 
     def _release_and_ask(self, script: Script) -> Sequence[Action]:
+        if script.client.id not in self.policy.clients:
+            # It has disconnected meanwhile.
+            return ()
         released = self.policy.release(script.client, self.now)
         return [*released, *self.policy.request(script.client, self.now)]
 

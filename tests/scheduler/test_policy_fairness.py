@@ -216,6 +216,83 @@ def test_clients_that_release_their_turns_early_take_nothing_from_others(
             assert gpu.ran_s[client.id] >= SLACK * share_s / of_owner[client.owner], (client.id, gpu.ran_s)
 
 
+@dataclass(frozen=True)
+class Visitor:
+    """An owner's client that disconnects after each life and connects again."""
+
+    part: Part
+    life_s: float
+    away_s: float
+
+
+def play_with_visitors(gpu: Gpu, visitors: list[Visitor], seconds: float) -> None:
+    end_s = gpu.now + seconds
+    present: list[Script | None] = [gpu.start(v.part.gib, owner=v.part.owner, demand=v.part.demand) for v in visitors]
+    due_s = [gpu.now + visitor.life_s * (0.3 + 0.1 * index) for index, visitor in enumerate(visitors)]
+    while gpu.now < end_s:
+        gpu.play(max(0.001, min([end_s, *due_s]) - gpu.now))
+        for index, visitor in enumerate(visitors):
+            script = present[index]
+            if gpu.now >= due_s[index] and script is not None:
+                gpu.leave(script)
+                present[index] = None
+                due_s[index] += visitor.away_s
+            if gpu.now >= due_s[index] and present[index] is None:
+                part = visitor.part
+                present[index] = gpu.start(part.gib, owner=part.owner, demand=part.demand)
+                due_s[index] = gpu.now + visitor.life_s
+
+
+STEADY = st.lists(PARTS.map(lambda part: Part(part.owner or "bob", part.gib, part.demand)), min_size=1, max_size=5)
+VISITORS = st.lists(
+    st.builds(
+        Visitor,
+        part=PARTS.map(lambda part: Part({"": "xen", "ann": "yan"}.get(part.owner, "zoe"), part.gib, part.demand)),
+        life_s=st.sampled_from([0.5, 1.0, 3.0, 10.0, 50.0, 120.0]),
+        away_s=st.sampled_from([0.0, 0.5, 3.0, 10.0]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.long
+@costly(40)
+@given(STEADY, VISITORS, st.sampled_from(Mode), st.booleans())
+# The anchor has disconnected, next to a client that goes on.
+@example(
+    [Part("ann", 6, 1), Part("bob", 3.8, 1), Part("bob", 8, 0.4), Part("cid", 2, 0.1), Part("cid", 1, 0.1)],
+    [Visitor(Part("yan", gib, 1), 0.5, away_s) for gib, away_s in ((3.7, 3.0), (3.7, 0.0), (1.0, 3.0))],
+    Mode.AUTO,
+    False,
+)
+# Another owner's client inherits its part before those that wait behind it pass: else they are guests, and soon end.
+@example(
+    [Part("bob", gib, 1) for gib in (5.6, 4, 1.8, 1, 6.6)],
+    [
+        Visitor(Part("xen", 4.7, 0.1), 1.0, 3.0),
+        Visitor(Part("xen", 2, 0.2), 50.0, 0.0),
+        Visitor(Part("xen", 9, 1), 50.0, 0.0),
+        Visitor(Part("zoe", 6.8, 0.6), 50.0, 0.0),
+    ],
+    Mode.CONCURRENT,
+    False,
+)
+def test_owners_that_connect_again_and_again_take_nothing_from_others(
+    steady: list[Part], visitors: list[Visitor], mode: Mode, measured: bool
+) -> None:
+    gpu = Gpu(mode=mode, measured=measured)
+    scripts = [gpu.start(part.gib, owner=part.owner, demand=part.demand) for part in steady]
+    owners = {part.owner for part in steady} | {visitor.part.owner for visitor in visitors}
+    of_owner = Counter(part.owner for part in steady)
+    time_s = 500.0 * (len(steady) + len(visitors))
+    play_with_visitors(gpu, visitors, time_s)
+    share_s = time_s / len(owners)
+    for client in (script.client for script in scripts):
+        assert gpu.owner_ran_s[client.owner] >= SLACK * share_s, (client.owner, gpu.owner_ran_s)
+        assert gpu.ran_s[client.id] >= SLACK * share_s / of_owner[client.owner], (client.id, gpu.ran_s)
+
+
 PERIODS = st.lists(st.integers(300, 1500), min_size=1, max_size=4)
 
 

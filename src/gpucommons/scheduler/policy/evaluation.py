@@ -524,11 +524,11 @@ class Evaluation:
                     return now + terms.shortest_quantum_s if waiting else NEVER
                 continue
             front, reason, fitting, guest_until_s = scan_queue(terms, gpu, now)
+            if front is not None and self._pass_anchor_on(gpu, front, reason, now):
+                continue
             if fitting is not None:
                 self._grant(gpu, fitting, now, actions, guest_until_s)
             elif front is not None:
-                if self._pass_anchor_on(gpu, front, reason, now):
-                    continue
                 gpu.biggest_waiter = biggest_waiter(gpu)
                 return self._make_room(gpu, front, reason, now, actions)
             else:
@@ -545,10 +545,10 @@ class Evaluation:
             actions.append(self.phasing.measure(gpu, begin_s, begin_s + _TURN_MEASURE_S))
 
     def _pass_anchor_on(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> bool:
-        """The anchor stopped early, and `front` waits for the turn of another client: that is the anchor from now on.
-        Returns whether the order has changed."""
+        """The anchor stopped early or disconnected, and `front` waits for the turn of another client: that client is the
+        anchor from now on. Returns whether the order has changed."""
         anchor = gpu.order.anchor
-        if anchor is None or anchor.id in gpu.turns.running:
+        if anchor is not None and anchor.id in gpu.turns.running:
             return False
         victims = in_the_way(self._terms, gpu, front, reason, now)
         owed = [client for client in victims if client.service.guest_until_s is None]
