@@ -545,7 +545,7 @@ class Evaluation:
             actions.append(self.phasing.measure(gpu, begin_s, begin_s + _TURN_MEASURE_S))
 
     def _pass_anchor_on(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> bool:
-        """The anchor stopped early or disconnected, and `front` waits for the turn of another client: that client is the
+        """The anchor stopped early or disconnected, and `front` waits for the turn of another client: that one is the
         anchor from now on. Returns whether the order has changed."""
         anchor = gpu.order.anchor
         if anchor is not None and anchor.id in gpu.turns.running:
