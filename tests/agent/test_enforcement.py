@@ -129,7 +129,7 @@ def test_with_shared_programs_it_takes_no_turns_and_exempt_programs_are_reported
         program, serving = trespass(leased), trespass(leased, uid=65533)
         until(lambda: program.locked, "it is paused")
         until(lambda: leased.trespassers().get(program.pid, {}).get("paused"), "the queue shows it")
-        spared = leased.trespassers()[serving.pid]
+        spared = until(lambda: leased.trespassers().get(serving.pid), "the queue shows the other")
         assert (spared["paused"], spared["not_paused_because"]) == (
             False,
             "sharing_quotas.serving has share = false",

@@ -47,7 +47,8 @@ class FakeProgram:
         until(lambda: path.exists() and path.stat().st_size >= _FIELDS.size, "the program starts")
         with path.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), 0)
-        until(lambda: self._get("ready"), "the program is ready")
+        until(lambda: self._get("ready") or process.poll(), "the program is ready")
+        assert self._get("ready"), f"the program ended with status {process.returncode}"
         key = key_of(self.pid)
         assert key is not None
         self.key: ProcessKey = key
@@ -146,6 +147,7 @@ class FakeCuda:
     # Programs open the device files of this directory, if there is one, and allocate their memory after that.
     device_files: Path | None = None
     lines: list[str] = field(default_factory=list)
+    spawned: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -186,17 +188,21 @@ class FakeCuda:
         # In a process group of its own, as shells and batch systems start programs. That of the tests may have no
         # parent in its session, and SIGTSTP stops nothing in such a group. setsid makes one, and forks if it has one.
         group = None if "setsid" in prefix else 0
-        return subprocess.Popen([*prefix, *arguments], user=uid, env={**os.environ, **environment}, process_group=group)
+        command, variables = [*prefix, *arguments], {**os.environ, **environment}
+        process = subprocess.Popen(command, user=uid, env=variables, process_group=group)
+        self.spawned.append(process)
+        return process
 
     def _pids(self) -> Iterator[int]:
         return (int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
 
     def _child(self, parent: int) -> int | None:
-        for child in psutil.Process(parent).children():
-            # It may have ended meanwhile.
-            with suppress(psutil.Error):
-                if child.exe() == str(self.program):
-                    return child.pid
+        # One may end meanwhile; psutil then also raises FileNotFoundError.
+        with suppress(psutil.Error, FileNotFoundError):
+            for child in psutil.Process(parent).children():
+                with suppress(psutil.Error, FileNotFoundError):
+                    if child.exe() == str(self.program):
+                        return child.pid
         return None
 
     def gpu_has(self, total_bytes: int) -> None:
@@ -215,6 +221,12 @@ class FakeCuda:
         self.unsay("hang", "slow", "fail")
         for program in self.programs:
             program.end()
+        # Those that the test did not come to wait for, with the children that a prefix started.
+        for process in self.spawned:
+            if process.poll() is None:
+                for running in (*psutil.Process(process.pid).children(recursive=True), process):
+                    running.kill()
+                process.wait()
 
     def _write(self) -> None:
         temporary = self.directory / "control.new"

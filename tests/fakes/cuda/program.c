@@ -5,7 +5,7 @@
  * process: it maps the file by which the driver does so, and a restore fails as with driver r580.
  *
  * With FAKE_DEVICE_FILES, a directory of device files, it starts as a real program does: it opens them, can be locked
- * 20 ms later, has its context after 150 ms in which it is not locked, and then allocates its memory. It ends with the
+ * 20 ms later, has its context after 150 ms of CPU time, and then allocates its memory. It ends with the
  * status OUT_OF_MEMORY_STATUS if the GPU does not have that much. */
 #define _GNU_SOURCE
 #include "../gpu/gpus.h"
@@ -207,11 +207,26 @@ static void open_device_files(const char *files)
     usleep(INITIALISING_US);
 }
 
+/* Of CPU time, as the driver's calls take it: on a busy machine that is as late as whoever watches for it. */
+static void compute(long us)
+{
+    struct timespec now, begun;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000 < us);
+}
+
 static void allocate(uint64_t bytes)
 {
-    for (int left = CONTEXT_US; left > 0 || self->state != RUNNING; left -= 1000) {
+    for (int left = CONTEXT_US; left > 0 || self->state != RUNNING;) {
         carry_out();
-        usleep(1000);
+        if (self->state == RUNNING) {
+            compute(1000);
+            left -= 1000;
+        } else {
+            usleep(1000);
+        }
     }
     self->gpu_bytes = bytes;
     if (gpu_used() > gpu_total()) {
