@@ -67,6 +67,7 @@ def test_rows_that_are_not_series_are_left_out() -> None:
     result: list[object] = [
         {"metric": {"uuid": "b"}, "value": [1, "2"]},
         *({"metric": 5, "value": [1, "2"]}, {"metric": {}, "value": [1]}, {"metric": {}, "value": [1, "x"]}),
+        *({"metric": {}, "value": [1, 10**400]}, {"metric": {}, "value": [10**400, "x"]}),
         *({"metric": {}}, None, "x", 7, {"metric": {}, "value": [1, None]}, {"metric": {"uuid": 5}, "value": [1, "7"]}),
     ]
     assert read(answer(result)) == [Sample({"uuid": "b"}, 2.0), Sample({}, 7.0)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucommons.faces.history.history import NODE, SERIES
-from gpucommons.faces.history.prometheus import Prometheus, PrometheusError, TimeGrid, columns, grid, query
+from gpucommons.faces.history.prometheus import Prometheus, PrometheusError, RangeReader, TimeGrid, grid, query
 from gpucommons.model.snapshot import Readings
 from peers import run
 from played import Played, snapshot_of
@@ -50,9 +50,17 @@ def test_a_step_longer_than_prometheus_looks_back_is_a_mean() -> None:
     assert query("cpu_utilization_ratio", [], "", 120) == "node_cpu_utilization_ratio{}"
 
 
+def columns(answer: object, series: str, onto: TimeGrid) -> dict[str, list[float]]:
+    reader = RangeReader(series, ["GPU-1", "x"], onto)
+    reader.feed(json.dumps(answer).encode())
+    return reader.end()
+
+
 def test_values_are_placed_by_their_time() -> None:
-    answer = {"data": {"result": [{"metric": {"UUID": "GPU-1"}, "values": [[130, "1.5"], [100, "1"], [999, "7"]]}]}}
-    found = columns(answer, "gpu_power_watts", TimeGrid(100, 15, 3))
+    row = {"metric": {"UUID": "GPU-1"}, "values": [[130, "1.5"], [100, "1"], [999, "7"]]}
+    other = {"metric": {"UUID": "GPU-2"}, "values": [[100, "1"]]}
+    found = columns({"data": {"result": [row, other]}}, "gpu_power_watts", TimeGrid(100, 15, 3))
+    assert set(found) == {"GPU-1"}, "only what was asked for"
     assert found["GPU-1"][0] == 1
     assert math.isnan(found["GPU-1"][1])
     assert found["GPU-1"][2] == 1.5
@@ -68,6 +76,8 @@ def test_values_are_placed_by_their_time() -> None:
         {"data": {"result": [{"metric": {}, "values": []}]}},
         {"data": {"result": [{"metric": {"UUID": "x"}, "values": [["a", "b"]]}]}},
         {"data": {"result": [{"metric": {"UUID": "x"}, "values": [5]}]}},
+        {"data": {"result": [{"metric": {"UUID": "x"}, "values": [[10**400, "1"]]}]}},
+        {"data": {"result": [{"metric": {"UUID": "x"}, "values": [[math.inf, "1"]]}]}},
     ],
 )
 def test_an_unexpected_answer_is_one_line(answer: object) -> None:
@@ -101,7 +111,7 @@ async def standing_in(handler: object) -> AsyncIterator[str]:
         (400, json.dumps({"status": "error", "error": "parse error: unexpected end"}), "parse error"),
         (500, "<html>", "status 500"),
         (302, "", "status 302"),
-        (200, "<html>not JSON", "not JSON"),
+        (200, "<html>not JSON", "not a range"),
         (200, "{}", "not a range"),
     ],
 )

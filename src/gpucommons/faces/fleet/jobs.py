@@ -21,6 +21,7 @@ _FIGURES: Final = {
     "total_time": ("max", "gpucommons_job_cpu_seconds_total"),
     "used_memory": ("max", "gpucommons_job_memory_bytes"),
     "total_memory": ("max", "gpucommons_job_memory_limit_bytes"),
+    "run_time": ("max", "gpucommons_job_run_seconds"),
 }
 
 
@@ -37,8 +38,7 @@ def job_queries(job: str, selector: str = "") -> dict[str, str]:
 
 async def read_job_nodes(source: FleetSource, job: str) -> dict[str, NodeUse]:
     """Raises FleetError, or ValueError for a wrong id."""
-    expressions = job_queries(job, source.selector)
-    return job_nodes({name: await source.query(query, _LABELS) for name, query in expressions.items()})
+    return job_nodes(await source.ask_all(job_queries(job, source.selector), _LABELS))
 
 
 def job_nodes(answers: Mapping[str, Sequence[Sample]]) -> dict[str, NodeUse]:

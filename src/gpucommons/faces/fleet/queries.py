@@ -1,11 +1,11 @@
 """The PromQL of the fleet, and the answer of an instant query as checked values. Pure."""
 
-import codecs
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
+
+from gpucommons.base.result_rows import BrokenRows, ResultRows
 
 # The PromQL of the fleet: what is read of all nodes, and of those that no longer answer. Pure.
 
@@ -85,14 +85,10 @@ def _quote(instance: str) -> str:
 
 # The answer of an instant query of Prometheus as values, row by row as its bytes come. Pure; every field is checked.
 #
-# A document that was read as a whole took 14 times its length. Here an answer of any length takes what is kept of it,
-# and all answers of one reading together have one limit, far above what 1,000 nodes with 8 GPUs need.
+# All answers of one reading together have one limit, far above what 1,000 nodes with 8 GPUs need.
 
 _LONGEST_TEXT = 200
 _LONGEST_ROW = 64 * 1024
-_ROWS_BEGIN = re.compile(r'"result"\s*:\s*\[')
-_ROW_BEGINS = re.compile(r"[\s,]*")
-_decode_row = json.JSONDecoder().raw_decode
 
 
 class FleetError(Exception):
@@ -139,55 +135,26 @@ class VectorReader:
     def __init__(self, labels: Iterable[str], store: SampleStore | None = None) -> None:
         self._labels = tuple(labels)
         self._store = store or SampleStore()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text = ""
-        self._state: Literal["head", "rows", "tail"] = "head"
+        self._rows = ResultRows(_LONGEST_ROW)
         self._samples: list[Sample] = []
 
     def feed(self, data: bytes) -> None:
         """Raises FleetError for what is not a vector, or is too long."""
-        if self._state == "tail":
-            return
-        self._text += self._decoder.decode(data)
-        if self._state == "head":
-            begin = _ROWS_BEGIN.search(self._text)
-            if begin is not None:
-                self._text, self._state = self._text[begin.end() :], "rows"
-        if self._state == "rows":
-            self._read_rows()
-        if len(self._text) > _LONGEST_ROW:
-            raise _not_a_vector()
-
-    def end(self) -> list[Sample]:
-        if self._state != "tail":
-            raise _not_a_vector()
-        return self._samples
-
-    def _read_rows(self) -> None:
-        text, position = self._text, 0
-        while True:
-            # A comma between two rows, as all servers write it, or with spaces.
-            if text.startswith(",{", position):
-                position += 1
-            elif not text.startswith("{", position):
-                position = _row_begins(text, position)
-            if text.startswith("]", position):
-                self._text, self._state = "", "tail"
-                return
-            try:
-                row, end = _decode_row(text, position)
-            except (ValueError, RecursionError):
-                # Not complete yet. A broken row is never complete: then the limit of a row ends it.
-                self._text = text[position:]
-                return
-            # A number at the end of what is there may go on.
-            if end == len(text):
-                self._text = text[position:]
-                return
-            position = end
+        try:
+            rows = self._rows.feed(data)
+        except BrokenRows:
+            raise _not_a_vector() from None
+        for row in rows:
             if (sample := self._sample(row)) is not None:
                 self._store.count_sample()
                 self._samples.append(sample)
+
+    def end(self) -> list[Sample]:
+        try:
+            self._rows.end()
+        except BrokenRows:
+            raise _not_a_vector() from None
+        return self._samples
 
     def _sample(self, row: object) -> Sample | None:
         """None for a row that is not a series: it is left out."""
@@ -196,7 +163,7 @@ class VectorReader:
             return None
         try:
             value = float(pair[1])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         labels = {}
         texts = self._store.texts
@@ -205,11 +172,6 @@ class VectorReader:
             if isinstance(text, str):
                 labels[name] = texts.get(text) or self._store.keep(text)
         return Sample(labels, value if math.isfinite(value) else None)
-
-
-def _row_begins(text: str, position: int) -> int:
-    match = _ROW_BEGINS.match(text, position)
-    return position if match is None else match.end()
 
 
 def _not_a_vector() -> FleetError:

@@ -1,14 +1,16 @@
 """History beyond the agent's memory: one reading over time from a Prometheus that scrapes this agent.
 
-Queried only for a range that memory does not cover. The answer is checked: an unexpected one is an error of one line.
+Queried only for a range that memory does not cover. The answer is checked as it comes: an unexpected one is an error of
+one line, and takes no more memory than a right one.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from gpucommons.base.http_client import get_json
+from gpucommons.base.http_client import get_chunks
+from gpucommons.base.result_rows import BrokenRows, ResultRows
 from gpucommons.faces.history.history import NODE, NODE_SERIES, Window
 
 _UUID = "UUID"
@@ -32,6 +34,8 @@ _GPU_QUERIES: Mapping[str, str] = {
 }
 _TIMEOUT_S = 10.0
 _LONGEST_BYTES = 8 * 2**20
+# 4,000 values of 45 characters, more than twice.
+_LONGEST_ROW = 400_000
 _LEAST_STEP_S = 15.0
 # Prometheus takes the last reading of this time. A longer step shows the mean of its readings, as memory does.
 _LOOKBACK_S = 300.0
@@ -68,23 +72,48 @@ def query(series: str, uuids: Sequence[str], selector: str, step_s: float = _LEA
     return asked.replace("$", selector)
 
 
-def columns(answer: object, series: str, onto: TimeGrid) -> dict[str, list[float]]:
-    """The values of a range query on the grid. Raises PrometheusError."""
-    try:
-        rows = answer["data"]["result"]  # type: ignore[index]
-        by_subject: dict[str, list[float]] = {}
-        for row in rows:
-            subject = NODE if series in NODE_SERIES else str(row["metric"][_UUID])
-            if subject in by_subject:
-                raise PrometheusError(f"Prometheus has several series for {subject}: set history.prometheus_selector")
-            column = by_subject[subject] = [math.nan] * onto.length
-            for time_s, value in row["values"]:
-                place = round((float(time_s) - onto.start_s) / onto.step_s)
-                if 0 <= place < onto.length:
-                    column[place] = float(value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PrometheusError("Prometheus sent an answer that is not a range of values") from error
-    return by_subject
+class RangeReader:
+    """The values of a range query on the grid, by GPU or for the node. `feed` the bytes of its answer, then `end`.
+
+    Rows of other GPUs than those that were asked for are left out. Raises PrometheusError.
+    """
+
+    def __init__(self, series: str, uuids: Collection[str], onto: TimeGrid) -> None:
+        self._is_of_node = series in NODE_SERIES
+        self._uuids = frozenset(uuids)
+        self._onto = onto
+        self._rows = ResultRows(_LONGEST_ROW)
+        self._columns: dict[str, list[float]] = {}
+
+    def feed(self, data: bytes) -> None:
+        try:
+            for row in self._rows.feed(data):
+                self._put(row)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise _not_a_range() from error
+
+    def end(self) -> dict[str, list[float]]:
+        try:
+            self._rows.end()
+        except BrokenRows as error:
+            raise _not_a_range() from error
+        return self._columns
+
+    def _put(self, row: Any) -> None:
+        subject = NODE if self._is_of_node else str(row["metric"][_UUID])
+        if subject in self._columns:
+            raise PrometheusError(f"Prometheus has several series for {subject}: set history.prometheus_selector")
+        if not self._is_of_node and subject not in self._uuids:
+            return
+        column = self._columns[subject] = [math.nan] * self._onto.length
+        for time_s, value in row["values"]:
+            place = round((float(time_s) - self._onto.start_s) / self._onto.step_s)
+            if 0 <= place < self._onto.length:
+                column[place] = float(value)
+
+
+def _not_a_range() -> PrometheusError:
+    return PrometheusError("Prometheus sent an answer that is not a range of values; check history.prometheus_url")
 
 
 class Prometheus:
@@ -105,10 +134,12 @@ class Prometheus:
             "end": f"{onto.start_s + (onto.length - 1) * onto.step_s:.3f}",
             "step": f"{onto.step_s:g}",
         }
-        answer = await get_json(
+        rows = RangeReader(series, uuids, onto)
+        async for chunk in get_chunks(
             self._url, "Prometheus", _failure, parameters=parameters, timeout_s=_TIMEOUT_S, max_bytes=_LONGEST_BYTES
-        )
-        return Window(onto.step_s, onto.start_s, columns(answer, series, onto))
+        ):
+            rows.feed(chunk)
+        return Window(onto.step_s, onto.start_s, rows.end())
 
 
 def _failure(reason: str, detail: str) -> PrometheusError:
