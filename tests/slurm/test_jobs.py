@@ -155,3 +155,14 @@ def test_while_slurm_does_not_answer_the_files_hold(tmp_path: Path) -> None:
 def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceAbsent, match="no job with GPUs has begun"):
         SlurmJobsReader(tmp_path / "none").read()
+
+
+def test_a_job_runs_since_its_prolog(tmp_path: Path) -> None:
+    write_job(tmp_path, 3, "0")
+    begun_s = (tmp_path / "3").stat().st_mtime
+    reader = SlurmJobsReader(tmp_path, Scontrol(job_3=job_text()), wall=lambda: begun_s + 90)
+    reader.read()
+    assert reader.read_hosts().by_id["3"][:2] == (4, 8000 << 20)
+    assert reader.read_hosts().by_id["3"].run_s == 90
+    (tmp_path / "3").unlink()
+    assert reader.read_hosts().by_id["3"].run_s is None, "it ended after the last reading"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpucommons.cli.job_view import node_lines
+from gpucommons.cli.job_view import node_hints, node_lines
 from gpucommons.faces.fleet.job_comments import admin_comment, system_comment
 from gpucommons.faces.fleet.jobs import job_nodes, job_queries
 from gpucommons.faces.fleet.queries import Sample
@@ -31,7 +31,8 @@ def answers() -> dict[str, list[Sample]]:
         "cpus": [Sample(first, 8.0)],
         "total_time": [Sample(first, 400.0)],
         "used_memory": [Sample(first, 6.0 * _GIB)],
-        "total_memory": [Sample(first, None)],
+        "total_memory": [Sample(first, 16.0 * _GIB)],
+        "run_time": [Sample(first, 100.0), Sample(second, None)],
     }
 
 
@@ -49,6 +50,7 @@ def test_jobstats_reads_the_comment() -> None:
             "gpu1": {
                 "cpus": 8,
                 "used_memory": 6 * _GIB,
+                "total_memory": 16 * _GIB,
                 "total_time": 400.0,
                 "gpu_utilization": {"0": 50.0},
                 "gpu_used_memory": {"0": 20 * _GIB},
@@ -72,17 +74,38 @@ def test_a_short_job_and_one_without_data_are_marked() -> None:
 
 def test_the_text_fits_into_a_column() -> None:
     text = system_comment(job_nodes(answers()), JobRun(100, 2))
-    assert text == "gpucommons: 2 nodes, GPU 60%, GPU memory 50%, CPU 50%"
+    assert text == "gpucommons: 2 nodes, GPU 60%, GPU memory 50%, CPU 50%, memory 38%"
     assert "no data" in system_comment({}, JobRun(5, 1))
 
 
 def test_the_lines_of_the_report() -> None:
     assert node_lines(job_nodes(answers())) == [
-        "gpu1: 8 CPUs, 0.11 h of CPU time, 6.0 GiB of host memory",
-        "  GPU 0: SM 50%, memory at most 20.0 of 80.0 GiB",
+        "gpu1: 8 CPUs, 0.11 h of CPU time (50%), at most 6.0 of 16.0 GiB of host memory (38%)",
+        "  GPU 0: SM 50%, memory at most 20.0 of 80.0 GiB (25%)",
         "gpu2: its CPU time and host memory are not known",
-        "  GPU 1: SM 70%, memory at most 60.0 of 80.0 GiB",
+        "  GPU 1: SM 70%, memory at most 60.0 of 80.0 GiB (75%)",
     ]
+
+
+def test_what_is_not_known_has_no_percentage() -> None:
+    unlimited = {**answers(), "total_memory": [], "run_time": []}
+    assert node_lines(job_nodes(unlimited))[0] == "gpu1: 8 CPUs, 0.11 h of CPU time, at most 6.0 GiB of host memory"
+
+
+def test_the_hints_are_for_the_gpus_of_all_nodes() -> None:
+    """Each node by itself has used all or none of its GPUs."""
+    first, second = {"node": "gpu1", "slot": "0"}, {"node": "gpu2", "slot": "0"}
+    run = [Sample({"node": "gpu1"}, 600.0), Sample({"node": "gpu2"}, 600.0)]
+
+    def hints(of_first: float, of_second: float | None) -> list[str]:
+        busy = [Sample(first, of_first), Sample(second, of_second)]
+        memory = [Sample(first, 1.0), Sample(second, 1.0)]
+        return node_hints(job_nodes({"gpu_utilization": busy, "gpu_used_memory": memory, "run_time": run}))
+
+    assert hints(0.5, 0.0) == ["hint: asked 2 GPUs, used 1: ask for fewer, or let the program use all of them"]
+    assert hints(0.0, 0.0) == ["hint: 2 GPUs were held and never used: does the program find CUDA?"]
+    assert hints(0.5, 0.5) == []
+    assert hints(0.0, None) == [], "of one GPU it is not known"
 
 
 def test_what_slurm_says_of_the_run() -> None:

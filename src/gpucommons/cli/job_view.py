@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import gibibytes, memory_text
+from gpucommons.rules.job_hints import JobOutcome, job_hints
 
 if TYPE_CHECKING:
     from gpucommons.model.fleet import NodeUse
@@ -69,17 +70,35 @@ def _time(unix_s: int) -> str:
 
 
 def node_lines(nodes: "Mapping[str, NodeUse]") -> list[str]:
-    """For people, one line for each node and GPU."""
+    """For people, one line for each node and GPU: what the job used, and its part of what it was given."""
     lines = []
     for node, use in nodes.items():
         cpu = "" if use.cpus is None else f"{use.cpus:.0f} CPUs"
+        given_s = (use.cpus or 0.0) * (use.run_time or 0.0)
         time = "" if use.total_time is None else f"{use.total_time / 3600:.2f} h of CPU time"
+        time += _part(use.total_time, given_s) if time else ""
         limit = "" if use.total_memory is None else f" of {use.total_memory / _GIB:.1f}"
-        memory = "" if use.used_memory is None else f"{use.used_memory / _GIB:.1f}{limit} GiB of host memory"
+        memory = "" if use.used_memory is None else f"at most {use.used_memory / _GIB:.1f}{limit} GiB of host memory"
+        memory += _part(use.used_memory, use.total_memory) if memory else ""
         figures_text = ", ".join(filter(None, (cpu, time, memory)))
         lines.append(f"{node}: {figures_text or 'its CPU time and host memory are not known'}")
         for slot, figures in sorted(use.gpus.items()):
             busy = f"SM {figures['gpu_utilization']:.0%}" if "gpu_utilization" in figures else "SM not known"
-            used, total = figures.get("gpu_used_memory", 0.0) / _GIB, figures.get("gpu_total_memory", 0.0) / _GIB
-            lines.append(f"  GPU {slot}: {busy}, memory at most {used:.1f} of {total:.1f} GiB")
+            used, total = figures.get("gpu_used_memory", 0.0), figures.get("gpu_total_memory", 0.0)
+            amount = f"memory at most {used / _GIB:.1f} of {total / _GIB:.1f} GiB{_part(used, total)}"
+            lines.append(f"  GPU {slot}: {busy}, {amount}")
     return lines
+
+
+def _part(used: float | None, given: float | None) -> str:
+    return f" ({used / given:.0%})" if used is not None and given else ""
+
+
+def node_hints(nodes: "Mapping[str, NodeUse]") -> list[str]:
+    """For the GPUs of all nodes. The ledger of one node has only those of that node."""
+    gpus = [figures for use in nodes.values() for figures in use.gpus.values()]
+    if any("gpu_utilization" not in figures for figures in gpus):
+        return []
+    held_s = sum(len(use.gpus) * (use.run_time or 0.0) for use in nodes.values())
+    used = sum(1 for figures in gpus if figures["gpu_utilization"])
+    return [f"hint: {hint}" for hint in job_hints(JobOutcome(held_s, len(gpus), used))]

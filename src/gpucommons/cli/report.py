@@ -15,7 +15,7 @@ from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, parse_decimal, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound, say
 from gpucommons.cli.fleet import PrometheusUrl, fleet_report
-from gpucommons.cli.job_view import co2_text, job_lines, node_lines
+from gpucommons.cli.job_view import co2_text, job_lines, node_hints, node_lines
 from gpucommons.cli.options import (
     AsJson,
     TableFormat,
@@ -168,7 +168,8 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     if job is None and nodes and not as_json:
         url = job_address(load_settings(reader.config, {}).settings.fleet.job_url, id, None, None)
         link = [] if url is None else [f"dashboard: {url}"]
-        show(printable_lines([f"job {id} on {len(nodes)} nodes, from Prometheus", *node_lines(nodes), *link]))
+        title = f"job {id} on {len(nodes)} node{'s' if len(nodes) > 1 else ''}, from Prometheus"
+        show(printable_lines([title, *node_lines(nodes), *node_hints(nodes), *link]))
         return
     if job is None and not nodes:
         hidden = document["hidden"]
@@ -177,7 +178,8 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     if as_json:
         show(indent(document))
     else:
-        lines = [*job_lines(job), *_limit_lines(limits), *node_lines(nodes)]
+        of_all = node_hints(nodes) if len(nodes) > 1 else []
+        lines = [*job_lines(job), *_limit_lines(limits), *node_lines(nodes), *of_all]
         show(printable_lines(wrap_lines(lines, terminal_width())))
 
 

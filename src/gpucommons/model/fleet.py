@@ -85,7 +85,7 @@ class JobRun(NamedTuple):
 
 @dataclass(slots=True)
 class NodeUse:
-    """What a job used on one node. None is not known.
+    """What a job used on one node. None is not known. `total_time` is CPU time, as jobstats names it; both in seconds.
 
     `gpus` has, by slot: gpu_utilization, a ratio; gpu_used_memory, the highest, and gpu_total_memory in bytes.
     """
@@ -94,6 +94,7 @@ class NodeUse:
     total_time: float | None = None
     used_memory: float | None = None
     total_memory: float | None = None
+    run_time: float | None = None
     gpus: dict[str, dict[str, float]] = field(default_factory=dict)
 
 

@@ -265,12 +265,16 @@ class JobMappingReading(NamedTuple):
 
 
 class JobHostUse(NamedTuple):
-    """The CPUs and host memory of a batch job on this node: what it was given, and what its cgroup has used."""
+    """The CPUs and host memory of a batch job on this node: what it was given, and what its cgroup has used.
+
+    `run_s` is the time since it began here.
+    """
 
     cpus: int | None = None
     memory_limit_bytes: int | None = None
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
+    run_s: float | None = None
 
 
 class JobHostReading(NamedTuple):

@@ -184,7 +184,7 @@ def _agent_answers(directory: str) -> bool:
     import _socket
 
     probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    probe.settimeout(0.05)
+    probe.settimeout(0.02)
     try:
         probe.connect(f"{directory}/{_API_SOCKET}")
     except OSError:

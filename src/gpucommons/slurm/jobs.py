@@ -176,11 +176,13 @@ class SlurmJobsReader:
         ask: AskSlurm = ask_slurm,
         monotonic: Callable[[], float] = time.monotonic,
         cgroupfs: Path = Path("/sys/fs/cgroup"),
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
         self._cgroupfs = cgroupfs
         self._ask = ask
         self._monotonic = monotonic
+        self._wall = wall
         self._answers: dict[int, _Answer] = {}
         self._reading = JobMappingReading()
 
@@ -212,8 +214,17 @@ class SlurmJobsReader:
         for job, answer in self._answers.items():
             if not answer.details.has_ended:
                 used = cgroup_usage(self._cgroupfs, self._directories(job))
-                uses[str(job)] = JobHostUse(answer.details.cpus, answer.details.memory_bytes, *used[:2])
+                uses[str(job)] = JobHostUse(
+                    answer.details.cpus, answer.details.memory_bytes, *used[:2], run_s=self._run_s(job)
+                )
         return JobHostReading(uses)
+
+    def _run_s(self, job: int) -> float | None:
+        """Since its prolog; None if it has just ended."""
+        try:
+            return max(0.0, self._wall() - (self._directory / str(job)).stat().st_mtime)
+        except OSError:
+            return None
 
     def _directories(self, job: int) -> dict[str, str]:
         """Those of a job below the cgroup file system: of version 2, and of each controller of version 1."""

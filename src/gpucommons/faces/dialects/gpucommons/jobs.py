@@ -30,8 +30,9 @@ HOST_MEMORY = gauge(
     "gpucommons_job_memory_bytes", "Host memory of a Slurm job without reclaimable file cache.", "job_id"
 )
 HOST_LIMIT = gauge("gpucommons_job_memory_limit_bytes", "Host memory that Slurm gave to a job on this node.", "job_id")
+RUN = gauge("gpucommons_job_run_seconds", "Time since a Slurm job began on this node.", "job_id")
 
-CATALOGUE = (SM, MEMORY, TOTAL, SHARE, CPUS, CPU_SECONDS, HOST_MEMORY, HOST_LIMIT)
+CATALOGUE = (SM, MEMORY, TOTAL, SHARE, CPUS, CPU_SECONDS, HOST_MEMORY, HOST_LIMIT, RUN)
 
 
 def collect(snapshot: Snapshot) -> Iterator[Family]:
@@ -79,6 +80,7 @@ def collect(snapshot: Snapshot) -> Iterator[Family]:
     yield of_hosts(CPU_SECONDS, lambda use: use.cpu_seconds)
     yield of_hosts(HOST_MEMORY, lambda use: use.memory_bytes)
     yield of_hosts(HOST_LIMIT, lambda use: use.memory_limit_bytes)
+    yield of_hosts(RUN, lambda use: use.run_s)
 
 
 def _labels(allocation: Allocation) -> tuple[str, str, str, str]:
