@@ -22,7 +22,7 @@ from gpucommons.pauser.release import key_of
 from gpucommons.pauser.stopped import why_stopped
 from gpucommons.slurm import hooks
 from gpucommons.slurm.configuration import NodePlan
-from gpucommons.slurm.jobs import keeps_case
+from gpucommons.slurm.jobs import is_suspended, keeps_case
 from open_folder import open_folder
 from prometheus_server import running_prometheus
 from running import command, command_process
@@ -181,6 +181,21 @@ def test_a_job_that_is_cancelled_while_it_is_parked_ends(night: SlurmNode) -> No
     night.cluster.run("scancel", job)
     until(lambda: key_of(program.pid) != program.key, "its process has ended")
     until(lambda: not night.parked(), "nothing of it is left")
+
+
+def test_the_last_task_of_an_array_is_asked_for_alone(night: SlurmNode) -> None:
+    """It has the id of the array, which means all tasks to squeue."""
+    array = night.cluster.submit("exec sleep 600", "-p", "night", "--gres=gpu:night:1", "--array=0-1")
+
+    def ids() -> dict[str, str]:
+        rows = night.cluster.run("squeue", "-h", "-j", array, "-t", "RUNNING", "-o", "%A %K")
+        return dict(line.split() for line in rows.splitlines())
+
+    tasks = until(lambda: found if len(found := ids()) == 2 else None, "both tasks run")
+    (other,) = tasks.keys() - {array}
+    night.cluster.run("scontrol", "suspend", f"{array}_{tasks[array]}")
+    until(lambda: is_suspended(array, lambda command: night.cluster.run(*command)), "it is suspended")
+    assert is_suspended(other, lambda command: night.cluster.run(*command)) is False
 
 
 def test_a_process_that_its_user_stops_inside_a_job_is_left_alone(night: SlurmNode) -> None:

@@ -15,6 +15,7 @@ from gpucommons.slurm.jobs import (
     SlurmError,
     SlurmJobsReader,
     UnknownJob,
+    is_suspended,
     parse_job,
     shards_per_gpu,
 )
@@ -34,8 +35,8 @@ def job_text(gres: str = "gpu:h200:2(IDX:0-1)", state: str = "RUNNING") -> str:
 
 
 def test_a_job_has_the_cpus_and_memory_of_this_node() -> None:
-    assert parse_job(job_text(), "gpu1") == JobDetails(False, 4, 8000 << 20)
-    assert parse_job(job_text(), "gpu2") == JobDetails(False, 2, 2 << 30)
+    assert parse_job(job_text(), "gpu1", range(8)) == JobDetails(False, 4, 8000 << 20)
+    assert parse_job(job_text(), "gpu2", range(8)) == JobDetails(False, 2, 2 << 30)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_job_has_the_cpus_and_memory_of_this_node() -> None:
     ],
 )
 def test_shards_are_those_on_each_gpu(gres: str, shards: dict[int, int]) -> None:
-    assert parse_job(job_text(gres), "gpu1").shards == shards
+    assert parse_job(job_text(gres), "gpu1", range(8)).shards == shards
 
 
 def test_a_node_divides_its_gpus_into_shards() -> None:
@@ -72,25 +73,47 @@ def test_a_node_divides_its_gpus_into_shards() -> None:
 def test_a_group_of_nodes_has_the_same_details(nodes: str, included: set[str]) -> None:
     text = f"JobId=3 JobState=RUNNING   Nodes={nodes} CPU_IDs=0-2 Mem=1 GRES= "
     names = {"c1", "gpu01", "gpu02", "gpu03", "gpu7", "gpu8", "gpu71", "gpu", "login", "a1-ib", "a2-ib", "a3-ib", "a1"}
-    assert {name for name in names if parse_job(text, name).cpus == 3} == included
+    assert {name for name in names if parse_job(text, name, ()).cpus == 3} == included
 
 
 @pytest.mark.parametrize("fake", ["Nodes=gpu1 CPU_IDs=0-63 Mem=1 GRES=gpu:1(IDX:0)", "Nodes=gpu1 GRES=shard:4(IDX:0)"])
 def test_the_name_and_command_of_a_job_give_it_no_larger_share(fake: str) -> None:
     text = job_text("shard:1(IDX:0)").replace("b=c", fake).replace("Nodes=x", f"x {fake}")
-    assert parse_job(text, "gpu1").shards == {0: 1}
+    assert parse_job(text, "gpu1", range(8)).shards == {0: 1}
+
+
+def test_a_task_of_an_array_has_the_shards_of_its_own_gpus() -> None:
+    """The last task has the id of the array, for which scontrol prints all tasks."""
+    text = f"{job_text('shard:2(IDX:0)', 'COMPLETED')}\n{job_text('shard:2(IDX:1)')}"
+    assert parse_job(text, "gpu1", {0}).shards == {0: 2}
+    assert parse_job(text, "gpu1", {1}).shards == {1: 2}
+    assert not parse_job(text, "gpu1", {0}).has_ended
+
+
+@pytest.mark.parametrize(
+    ("answer", "suspended"),
+    [
+        ("41 SUSPENDED\n", True),
+        ("41 RUNNING\n", False),
+        ("40 RUNNING\n41 SUSPENDED\n", True),
+        ("40 SUSPENDED\n41 RUNNING\n", False),
+        ("", False),
+    ],
+)
+def test_a_job_is_suspended_whatever_other_tasks_of_its_array_are(answer: str, suspended: bool) -> None:
+    assert is_suspended("41", lambda command: answer) is suspended
 
 
 def test_the_name_of_a_job_does_not_end_it() -> None:
-    assert not parse_job(job_text().replace("b=c", "JobState=COMPLETED"), "gpu1").has_ended
-    assert parse_job(job_text(state="TIMEOUT"), "gpu1").has_ended
+    assert not parse_job(job_text().replace("b=c", "JobState=COMPLETED"), "gpu1", range(8)).has_ended
+    assert parse_job(job_text(state="TIMEOUT"), "gpu1", range(8)).has_ended
 
 
 @given(st.text(max_size=200))
 def test_any_answer_is_a_job_or_an_error(text: str) -> None:
     shards_per_gpu(text)
     with suppress(SlurmError):
-        assert parse_job(text, "gpu1")
+        assert parse_job(text, "gpu1", range(8))
 
 
 class Scontrol:

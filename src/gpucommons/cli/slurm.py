@@ -103,7 +103,7 @@ def admin_comment(
     try:
         if not id:
             raise CommandError("no job: name its id, as in 'gpucommons slurm admin-comment 4711 --print'")
-        run = parse_run(ask_slurm(["scontrol", "show", "job", "-d", "-o", id]))
+        run = parse_run(ask_slurm(["scontrol", "show", "job", "-d", "-o", _of_task(id)]))
         nodes = nodes_of_job(id, prometheus, config)
         comments = {
             "AdminComment": jobstats_comment(nodes, run),
@@ -119,15 +119,13 @@ def admin_comment(
             del comments["AdminComment"]
             _log(f"admin-comment: job {id}: no AdminComment: before Slurm 23.02 sacctmgr writes it in lower case")
         for name, text in comments.items():
-            ask_slurm(
-                ["sacctmgr", "-i", "update", "job", "where", f"jobid={_in_database(id)}", "set", f"{name}={text}"]
-            )
+            ask_slurm(["sacctmgr", "-i", "update", "job", "where", f"jobid={_of_task(id)}", "set", f"{name}={text}"])
     except (SlurmError, CommandError, ValueError) as error:
         _log(f"admin-comment: {f'job {id}: ' if id else ''}{error}")
 
 
-def _in_database(job: str) -> str:
-    """The last task of an array has the id of the array in slurmctld, which means all of its tasks in the database."""
+def _of_task(job: str) -> str:
+    """The last task of an array has the id of the array, which means all of its tasks to scontrol and sacctmgr."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array == job and task else job
 

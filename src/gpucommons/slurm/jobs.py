@@ -9,7 +9,7 @@ import math
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -78,11 +78,12 @@ class JobDetails(NamedTuple):
     shards: Mapping[int, int] = {}
 
 
-def parse_job(text: str, node: str) -> JobDetails:
-    """From `scontrol show job -d -o`: whether it has ended, and what it has on this node. Raises SlurmError.
+def parse_job(text: str, node: str, gpus: Collection[int]) -> JobDetails:
+    """From `scontrol show job -d -o`: whether it has ended, and what it has on these GPUs of this node.
 
-    The name and the command of a job are in it as its user wrote them, and may look like fields. So of several states
-    one that has not ended counts, and of several shares the smallest.
+    The name and the command of a job are in it as its user wrote them, and may look like fields. The last task of an
+    array has the id of the array, for which all of its tasks are printed. So of several states one that has not ended
+    counts, and of several shares of these GPUs the smallest. Raises SlurmError.
     """
     rows = _FIELD.findall(text)
     states = [value for name, value in rows if name == "JobState"]
@@ -91,7 +92,8 @@ def parse_job(text: str, node: str) -> JobDetails:
     # The details of each group of nodes follow each other: Nodes= CPU_IDs= Mem= GRES=
     groups = (dict(rows[place : place + 4]) for place, (name, nodes) in enumerate(rows) if name == "Nodes")
     here = [(_shards(group.get("GRES", "")), group) for group in groups if _includes(group["Nodes"], node)]
-    shards, group = min(here, key=lambda share: sum(share[0].values()) or math.inf, default=({}, {}))
+    own = [share for share in here if share[0].keys() <= set(gpus)]
+    shards, group = min(own, key=lambda share: sum(share[0].values()) or math.inf, default=({}, {}))
     cpus = len(indices(group.get("CPU_IDs", "")))
     return JobDetails(_ENDED.issuperset(states), cpus or None, _memory_bytes(group.get("Mem", "")), shards)
 
@@ -196,11 +198,12 @@ class SlurmJobsReader:
             ) from None
         except OSError as error:
             raise SourceError("unreadable", f"{self._directory}: {error.strerror}") from error
-        self._answers = {job: self._answer(job, fields.get("node", "")) for job, fields in files.items()}
+        gpus = {job: indices(fields.get("gpus", "")) for job, fields in files.items()}
+        self._answers = {job: self._answer(job, fields.get("node", ""), gpus[job]) for job, fields in files.items()}
         jobs: dict[JobPlace, tuple[MappedJob, ...]] = {}
         for job, answer in self._answers.items():
             uid = parse_decimal(files[job].get("uid", ""))
-            for gpu in () if answer.details.has_ended else indices(files[job].get("gpus", "")):
+            for gpu in () if answer.details.has_ended else gpus[job]:
                 mapped = MappedJob(str(job), uid, answer.shares.get(gpu, Fraction(1)))
                 jobs[gpu, None] = (*jobs.get((gpu, None), ()), mapped)
         reading = JobMappingReading(jobs, tuple(answer.problem for answer in self._answers.values() if answer.problem))
@@ -236,13 +239,13 @@ class SlurmJobsReader:
         matches = ((name, next(self._cgroupfs.glob(pattern), None)) for name, pattern in patterns.items())
         return {name: str(path.relative_to(self._cgroupfs)) for name, path in matches if path is not None}
 
-    def _answer(self, job: int, node: str) -> _Answer:
+    def _answer(self, job: int, node: str, gpus: Collection[int]) -> _Answer:
         now_s = self._monotonic()
         before = self._answers.get(job, _Answer())
         if now_s < before.ask_again_s:
             return before
         try:
-            details = parse_job(self._ask(["scontrol", "show", "job", "-d", "-o", str(job)]), node)
+            details = parse_job(self._ask(["scontrol", "show", "job", "-d", "-o", str(job)]), node, gpus)
             whole = shards_per_gpu(self._ask(["scontrol", "show", "node", "-o", node])) if details.shards else 0
         except UnknownJob:
             return _Answer(JobDetails(has_ended=True), {}, now_s + _ASK_AGAIN_S)
@@ -262,7 +265,8 @@ class SlurmJobsReader:
 def is_suspended(job: str, ask: AskSlurm = ask_slurm) -> bool | None:
     """None where Slurm does not answer."""
     try:
-        return ask(["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]).strip() == "SUSPENDED"
+        # For the id of an array, which its last task has, there is a line for each task.
+        return f"{job} SUSPENDED" in ask(["squeue", "-h", "-t", "all", "-o", "%A %T", "-j", job]).split("\n")
     except UnknownJob:
         return False
     except SlurmError:
