@@ -100,7 +100,13 @@ def test_a_newcomer_waits_for_room_and_starts(node: SharedNode) -> None:
     ] * 2
     shown = " ".join(command("parked", "--socket", str(node.socket)).stdout.split())
     assert "idle programs was parked" in shown
+    for order in ("me", "why"):
+        shown = " ".join(command(order, "--connect", node.agent.url).stdout.split())
+        assert shown.count("to make room for root's program; wakes when it is used") == 2, order
+        assert "for room: 0.1 GiB of 2 idle programs was parked" in shown, order
     node.wait_for(lambda: "program.waited" in node.agent.get("/api/v1/events")[1], "the event")
+    events = node.agent.get("/api/v1/events")[1]
+    assert events.count("0.1 GiB moved to host memory to make room for root's program") == 2
     node.wait_for(lambda: "gpucommons_parking_arrivals_total 1" in node.agent.get("/metrics")[1], "the metric")
     newcomer.end()
     for one in gpu.idle:
@@ -140,6 +146,8 @@ def test_a_user_that_keeps_starting_programs_spends_its_budget(node: SharedNode)
     until(lambda: gpu.would_wait, "newcomers would wait again")
     refused = gpu.program_of(gpu.spawn(16 * MIB, prefix=tuple(as_user(CHURNER))))
     node.wait_for(lambda: gpu.logged("goes on after", "budget for parking programs of other owners is spent"), "why")
+    events = node.agent.get("/api/v1/events")[1]
+    assert events.count("0.1 GiB moved to host memory to make room for another user's program") == 2
     shown = " ".join(command("parked", "--socket", str(node.socket)).stdout.split())
     assert "started without more room: the budget for parking programs of other owners is spent" in shown
     refused.runs()
@@ -148,6 +156,44 @@ def test_a_user_that_keeps_starting_programs_spends_its_budget(node: SharedNode)
     assert gpu.parks == 2
     own = gpu.program_of(gpu.spawn(128 * MIB))
     assert own.gpu_bytes == 128 * MIB, "programs of one owner make room for each other"
+
+
+@pytest.mark.long
+def test_programs_of_its_own_job_make_no_room(node: SharedNode) -> None:
+    """The newcomer and an idle program are of one session; they would have been parked first."""
+    sibling = node.program(phases=IDLE, memory_bytes=80 * MIB, session=False)
+    sibling.program.wait_for_user()
+    gpu = FullGpu(node, idle=1)
+    gpu.wait_until_watched()
+    newcomer = node.program(MATMUL[512], memory_bytes=100 * MIB, session=False)
+    assert newcomer.program.gpu_bytes == 100 * MIB
+    assert [one.program.state for one in (sibling, *gpu.idle)] == [State.RUNNING, State.CHECKPOINTED]
+
+
+@pytest.mark.long
+def test_a_program_that_a_rule_leaves_alone_is_not_held(node: SharedNode) -> None:
+    """It gets CUDA's out-of-memory, as without the agent."""
+    needs_program("setpriv")
+    gpu = FullGpu(node, sections=f'[sharing_quotas.apart]\nuid = "{CHURNER}"\nshare = false\n')
+    gpu.wait_until_watched()
+    refused = gpu.spawn(128 * MIB, prefix=tuple(as_user(CHURNER)))
+    assert refused.wait(60) == OUT_OF_MEMORY_STATUS
+    assert gpu.parks == 0
+    assert [one.program.state for one in gpu.idle] == [State.RUNNING] * 2
+
+
+@pytest.mark.long
+def test_more_is_parked_as_the_use_of_a_young_program_comes_near_what_is_free(node: SharedNode) -> None:
+    """It has begun on a GPU with room, and was not held."""
+    gpu = FullGpu(node, room="20Mi")
+    node.wait_for(lambda: all(node.client(one) for one in gpu.idle), "the agent sees the idle ones")
+    young = node.program(MATMUL[512], memory_bytes=60 * MIB)
+    node.wait_for(lambda: parking_state(node.socket)["programs"], "one is parked")
+    (sentence,) = (row["sentence"] for row in parking_state(node.socket)["programs"].values())
+    assert "to make room for root's program" in sentence
+    assert not parking_state(node.socket)["arrivals"]
+    young.program.runs()
+    assert gpu.parks == 1
 
 
 @pytest.mark.long

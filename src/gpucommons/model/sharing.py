@@ -56,6 +56,10 @@ class ParkedFor(NamedTuple):
     uid: int | None
     bytes: int
 
+    def in_events_of(self, uid: int | None) -> "ParkedFor":
+        """As the events of this user have it: users read their own events, so these name no other user."""
+        return self if self.uid == uid else self._replace(name="")
+
 
 class ParkedReading(NamedTuple):
     """`stage` is parking, parked, waking or stranded; `since_wall_s` is when the program was last on the GPU.

@@ -140,9 +140,14 @@ def parked_sentence(program: ParkedReading) -> str:
     at = time.strftime("%H:%M", time.localtime(program.since_wall_s))
     why = _CAUSES.get(program.cause, program.cause)
     if program.cause == ARRIVAL:
-        why = "to make room for " + ("a new program" if program.made_for is None else possessive(program.made_for))
+        why = arrival_cause(program.made_for)
     wakes = "waits for its turn" if program.cause == TURN else "wakes when it is used"
     return f"parked {at} {why}; {wakes}"
+
+
+def arrival_cause(newcomer: ParkedFor | None) -> str:
+    """`to make room for dana's train.py`: why an idle program is parked for one that begins."""
+    return "to make room for " + ("a new program" if newcomer is None else possessive(newcomer))
 
 
 def arrival_sentence(arrival: ArrivalReading) -> str:

@@ -16,11 +16,12 @@ from time import monotonic
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import MOVE_BUCKETS, SUSPENDED, TURN, Histogram, ParkEvent
+from gpucommons.model.sharing import ARRIVAL, MOVE_BUCKETS, SUSPENDED, TURN, Histogram, ParkEvent
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Reply
 from gpucommons.pauser.record import Stage
+from gpucommons.rules.wait_reasons import arrival_cause
 from gpucommons.scheduler.parking.host import ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu
 from gpucommons.scheduler.parking.programs import (
@@ -56,7 +57,11 @@ class ParkLog:
     def log_parked(self, program: ParkedProgram, duration_s: float) -> None:
         self.parks += 1
         self.park_seconds.observe(duration_s)
-        self._add("parked", program, duration_s, f"{_gib(program.bytes)} moved to host memory ({program.cause})")
+        newcomer = program.made_for_program
+        why = f"({program.cause})"
+        if program.cause == ARRIVAL:
+            why = arrival_cause(newcomer and newcomer.in_events_of(program.uid))
+        self._add("parked", program, duration_s, f"{_gib(program.bytes)} moved to host memory {why}")
 
     def log_woken(self, program: ParkedProgram, moved_s: float, waited_s: float) -> None:
         """`moved_s` is the time of the move itself, `waited_s` how long the program waited for room before it."""

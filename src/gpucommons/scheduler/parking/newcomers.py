@@ -200,9 +200,7 @@ class Newcomers:
     def describe(self, need_id: str) -> ParkedFor | None:
         """The newcomer of this need, for the owner of what was parked for it."""
         programs = (arrival.program for arrival in self._arrivals.values() if arrival.newcomer.id == need_id)
-        return next(
-            (ParkedFor(program.first.command, printable(program.user), program.uid, 0) for program in programs), None
-        )
+        return next(map(describe_newcomer, programs), None)
 
     def owner_of_need(self, need_id: str) -> str:
         """Whose newcomer this need is of; empty: of none."""
@@ -264,6 +262,11 @@ class Newcomers:
                 self._arrivals.pop(process, None)
 
 
+def describe_newcomer(program: Program) -> ParkedFor:
+    """For the owner of what is parked for it."""
+    return ParkedFor(program.command or "program", printable(program.user), program.uid, 0)
+
+
 def _is_sibling(program: ResidentProgram, marks: frozenset[str]) -> bool:
     """Whether a newcomer with these marks belongs to the job of the program. Where that job is a POSIX session, the
     cgroup says nothing: unrelated programs share it."""
@@ -273,6 +276,4 @@ def _is_sibling(program: ResidentProgram, marks: frozenset[str]) -> bool:
 
 
 def _for_events(reading: ArrivalReading) -> ArrivalReading:
-    """Users read their own events: they name no other user."""
-    own = (parked if parked.uid == reading.uid else parked._replace(name="") for parked in reading.parked)
-    return reading._replace(parked=tuple(own))
+    return reading._replace(parked=tuple(parked.in_events_of(reading.uid) for parked in reading.parked))

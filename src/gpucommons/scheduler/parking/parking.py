@@ -40,7 +40,7 @@ from gpucommons.scheduler.parking.moves import (
     RoomReader,
     Rooms,
 )
-from gpucommons.scheduler.parking.newcomers import Newcomers
+from gpucommons.scheduler.parking.newcomers import Newcomers, describe_newcomer
 from gpucommons.scheduler.parking.plan import expected_rooms, plan
 from gpucommons.scheduler.parking.programs import (
     NEVER_S,
@@ -535,14 +535,14 @@ class Parking:
         program = parked_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
         program.waited_in = parting.waits_in if was_idle else None
         program.made_for = made_for
-        program.made_for_program = self.newcomers.describe(made_for)
-        program.moved_for = self._newcomer_owner(made_for)
+        if is_arrival(made_for):
+            # A new program is held, or young: then it is on its GPU.
+            young = self._resident.get(young_program(made_for))
+            if young is None:
+                program.made_for_program = self.newcomers.describe(made_for)
+                program.moved_for = self.newcomers.owner_of_need(made_for)
+            else:
+                program.made_for_program = describe_newcomer(young.program)
+                program.moved_for = young.program.counts_for
         self.newcomers.credit(made_for, program)
         return program
-
-    def _newcomer_owner(self, need_id: str) -> str:
-        """Whose new program this need is of, held or young; empty: it is another need."""
-        if not is_arrival(need_id):
-            return ""
-        young = self._resident.get(young_program(need_id))
-        return self.newcomers.owner_of_need(need_id) if young is None else young.program.counts_for
