@@ -200,6 +200,17 @@ def test_renaming_a_damaged_file_never_overwrites_another(tmp_path: Path) -> Non
     assert kept == {f"{what} {number}" for what in ("damaged", "log") for number in range(3)}
 
 
+def test_a_damaged_file_is_read_by_no_one_else_and_a_link_next_to_it_is_not_followed(tmp_path: Path) -> None:
+    path, victim = tmp_path / "ledger.sqlite", tmp_path / "victim"
+    for file in (path, victim):
+        file.touch()
+        file.chmod(0o644)
+    path.with_name("ledger.sqlite-wal").symlink_to(victim)
+    aside = set_aside(path, 0.0)
+    assert (aside.stat().st_mode & 0o777, victim.stat().st_mode & 0o777) == (0o640, 0o644)
+    assert aside.with_name(f"{aside.name}-wal").is_symlink()
+
+
 def test_another_programs_database_is_refused_and_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     with sqlite3.connect(path) as other:

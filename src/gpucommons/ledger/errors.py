@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+import stat
 import time
 from pathlib import Path
 
@@ -105,8 +106,21 @@ def set_aside(path: Path, wall_s: float) -> Path:
         for suffix in reversed(_COMPANIONS):
             if os.path.lexists(f"{path}{suffix}"):
                 os.rename(f"{path}{suffix}", f"{target}{suffix}")
-                # A file of an earlier release may be readable by all.
-                os.chmod(f"{target}{suffix}", os.stat(f"{target}{suffix}").st_mode & STATE_FILE_MODE)
+                _restrict(f"{target}{suffix}")
     except OSError as error:
         raise LedgerError("cannot_open", f"a damaged file cannot be renamed: {error.strerror}") from error
     return target
+
+
+def _restrict(path: str) -> None:
+    """A file of an earlier release may be readable by all. A link of another user is left as it is.
+
+    Without opening the file: to close it again would end SQLite's locks in this process.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            os.chmod(f"/proc/self/fd/{descriptor}", mode & STATE_FILE_MODE)
+    finally:
+        os.close(descriptor)
