@@ -162,7 +162,11 @@ async def test_unknown_shares_and_broken_requests_are_errors_of_the_call(directo
 
 
 @in_event_loop
-async def test_only_the_kubelet_can_connect(directory: Path) -> None:
+async def test_only_the_kubelet_can_connect_from_the_first_moment_on(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "chmod", None)
+    monkeypatch.setattr(Path, "chmod", None)
     before = os.umask(0)
     try:
         async with DeviceManager(directory).running() as kubelet, following(plugin(directory, _GPU)):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpucommons.base.address import AddressError, parse_unix_address
 from gpucommons.base.backoff import Backoff
+from gpucommons.base.files import creation_mode
 from gpucommons.base.protobuf import BrokenMessage
 from gpucommons.kubernetes import messages
 from gpucommons.kubernetes.shares import (
@@ -142,13 +143,13 @@ class DevicePlugin:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
         path = self._directory / resource.socket_name
         try:
-            server.add_insecure_port(str(parse_unix_address(f"unix:{path}")))
+            # For the kubelet alone: any other client could learn the GPUs of the node, and keep the calls busy.
+            with creation_mode(0o600):
+                server.add_insecure_port(str(parse_unix_address(f"unix:{path}")))
         except AddressError as error:
             raise SourceError("settings", f"cannot create a socket for the kubelet: {error}") from None
         except RuntimeError:
             raise SourceError("denied", f"cannot create {path}: run the agent as root") from None
-        # For the kubelet alone: any other client could learn the GPUs of the node, and keep the calls busy.
-        path.chmod(0o600)
         await server.start()
         try:
             yield
