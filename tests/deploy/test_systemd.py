@@ -107,6 +107,15 @@ def test_a_daemon_of_mps_outlives_the_agent_and_its_pipes_do() -> None:
     assert {"CAP_SETUID", "CAP_SETGID", "CAP_CHOWN"} <= set(given["CapabilityBoundingSet"][0].split())
 
 
+def test_the_agent_has_limits_and_is_started_again_at_them() -> None:
+    """What it does there: tests/agent/test_unit_limits.py. The pauser would leave programs paused meanwhile."""
+    given = settings_of(next(unit for unit in UNITS if unit.name == "gpucommons.service"))
+    assert {"MemoryHigh", "MemoryMax", "TasksMax"} <= given.keys()
+    assert given["Restart"] == ["on-failure"]
+    assert "TasksMax" in settings_of(PAUSER)
+    assert "MemoryMax" not in settings_of(PAUSER)
+
+
 def settings_of(unit: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in unit.read_text().splitlines():

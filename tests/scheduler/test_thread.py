@@ -69,6 +69,38 @@ async def play(path: str) -> None:
     scheduler.update_gpus([])
 
 
+async def start_meanwhile(path: str) -> list[str]:
+    """The answers to an order during which the scheduler starts."""
+    scheduler = SchedulerThread(scheduler_settings(path), turn_pieces, privacy=PRIVACY)
+    answers: list[str] = []
+    is_answered, has_started = threading.Event(), threading.Event()
+
+    def answer(why: str) -> None:
+        answers.append(why)
+        is_answered.set()
+        has_started.wait(PATIENCE_S)
+
+    order = asyncio.create_task(asyncio.to_thread(scheduler.park, {1}, answer))
+    assert await asyncio.to_thread(is_answered.wait, PATIENCE_S)
+    await scheduler.start()
+    has_started.set()
+    await order
+    # What was sent to the scheduler's thread before this has been carried out.
+    last: SimpleQueue[str] = SimpleQueue()
+    scheduler.park({1}, last.put)
+    await asyncio.to_thread(last.get, timeout=PATIENCE_S)
+    await scheduler.stop()
+    return answers
+
+
+def test_an_order_is_answered_once_also_while_the_scheduler_starts(tmp_path: Path) -> None:
+    interval_s = sys.getswitchinterval()
+    try:
+        assert asyncio.run(start_meanwhile(str(tmp_path / "s.sock"))) == ["the scheduler does not run"]
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
 def test_a_life(tmp_path: Path) -> None:
     interval_s = sys.getswitchinterval()
     try:
