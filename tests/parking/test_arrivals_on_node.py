@@ -159,6 +159,29 @@ def test_a_user_that_keeps_starting_programs_spends_its_budget(node: SharedNode)
 
 
 @pytest.mark.long
+def test_it_is_held_for_longer_than_a_program_in_turns(node: SharedNode) -> None:
+    """The pauser resumes what is paused for max_pause_s, unless the agent asks it to keep that."""
+    gpu = FullGpu(node, sections="[scheduler]\nmax_pause_s = 2\n")
+    for one in gpu.idle:
+        # Four seconds, both at once.
+        one.program.move_at(16 * MIB)
+    gpu.wait_until_watched()
+    newcomer = node.program(MATMUL[512], memory_bytes=128 * MIB)
+    assert newcomer.program.gpu_bytes == 128 * MIB
+
+
+@pytest.mark.long
+def test_it_goes_on_as_it_is_after_the_longest_wait(node: SharedNode) -> None:
+    gpu = FullGpu(node, sections="arrival_wait_s = 1\n")
+    for one in gpu.idle:
+        one.program.move_at(4 * MIB)
+    gpu.wait_until_watched()
+    refused = gpu.spawn(128 * MIB)
+    assert refused.wait(60) == OUT_OF_MEMORY_STATUS
+    node.wait_for(lambda: gpu.logged("goes on after", "it waited for parking.arrival_wait_s"), "why")
+
+
+@pytest.mark.long
 def test_programs_of_its_own_job_make_no_room(node: SharedNode) -> None:
     """The newcomer and an idle program are of one session; they would have been parked first."""
     sibling = node.program(phases=IDLE, memory_bytes=80 * MIB, session=False)
@@ -249,6 +272,9 @@ def test_nothing_stays_held_when_agent_and_pauser_are_killed(node: SharedNode) -
             node.start_agent(sections=gpu.sections)
         newcomer = gpu.program_of(process)
         newcomer.runs()
+        node.wait_for(
+            lambda: not any(row["held"] for row in parking_state(node.socket)["arrivals"].values()), "none is held"
+        )
         newcomer.end()
         for one in gpu.idle:
             one.program.run_cell()
