@@ -21,7 +21,7 @@ from shared_node import DEVICE_FILES, SharedNode, device_files, kill, shared_nod
 from users import as_user
 from waiting import until
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 IDLE = [Phase(None)]
 TERMS = "arrival_idle_after_s = 2\nmin_residence_s = 0\nsettle_s = 2\n"
 WATCHED = "new programs wait for room on nvidia0"
@@ -44,7 +44,10 @@ class FullGpu:
         self.node = node
         files = device_files(node.run / "dev")
         node.shared.cuda.gpu_has(200 * MIB)
-        self.sections = f'[parking]\narrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}{sections}'
+        # Root is known there: it sees the names of all users.
+        self._api = f"unix:{node.run}/api.sock"
+        parking = f'arrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}{sections}'
+        self.sections = f'[web]\nsocket = "{self._api}"\n[parking]\n{parking}'
         self.idle = [node.program(phases=IDLE, memory_bytes=64 * MIB) for _ in range(idle)]
         for one in self.idle:
             one.program.wait_for_user()
@@ -66,6 +69,17 @@ class FullGpu:
 
     def logged(self, *words: str) -> bool:
         return any(all(word in line for word in words) for line in self.node.agent.lines)
+
+    def wait_until_shown(self, order: str, text: str) -> str:
+        """What a command of root prints, in one line, once it has this text."""
+
+        def shown() -> str | None:
+            done = command(order, "--connect", self._api)
+            assert done.returncode == 0, done.stderr
+            found = " ".join(done.stdout.split())
+            return found if text in found else None
+
+        return until(shown, f"{order} shows {text!r}")
 
     def spawn(self, memory_bytes: int, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
         """A newcomer; it ends at once if it does not get its memory."""
@@ -101,11 +115,10 @@ def test_a_newcomer_waits_for_room_and_starts(node: SharedNode) -> None:
     shown = " ".join(command("parked", "--socket", str(node.socket)).stdout.split())
     assert "idle programs was parked" in shown
     for order in ("me", "why"):
-        shown = " ".join(command(order, "--connect", node.agent.url).stdout.split())
-        assert shown.count("to make room for root's program; wakes when it is used") == 2, order
-        assert "for room: 0.1 GiB of 2 idle programs was parked" in shown, order
+        shown = gpu.wait_until_shown(order, "for room: 0.1 GiB of 2 idle programs was parked")
+        assert shown.count("to make room for root's program; wakes when it is used") == 2
     node.wait_for(lambda: "program.waited" in node.agent.get("/api/v1/events")[1], "the event")
-    events = node.agent.get("/api/v1/events")[1]
+    events = gpu.wait_until_shown("events", "waited ")
     assert events.count("0.1 GiB moved to host memory to make room for root's program") == 2
     node.wait_for(lambda: "gpucommons_parking_arrivals_total 1" in node.agent.get("/metrics")[1], "the metric")
     newcomer.end()
@@ -146,8 +159,8 @@ def test_a_user_that_keeps_starting_programs_spends_its_budget(node: SharedNode)
     until(lambda: gpu.would_wait, "newcomers would wait again")
     refused = gpu.program_of(gpu.spawn(16 * MIB, prefix=tuple(as_user(CHURNER))))
     node.wait_for(lambda: gpu.logged("goes on after", "budget for parking programs of other owners is spent"), "why")
-    events = node.agent.get("/api/v1/events")[1]
-    assert events.count("0.1 GiB moved to host memory to make room for another user's program") == 2
+    parked = "0.1 GiB moved to host memory to make room for another user's program"
+    assert gpu.wait_until_shown("events", parked).count(parked) == 2
     shown = " ".join(command("parked", "--socket", str(node.socket)).stdout.split())
     assert "started without more room: the budget for parking programs of other owners is spent" in shown
     refused.runs()
@@ -194,13 +207,12 @@ def test_programs_of_its_own_job_make_no_room(node: SharedNode) -> None:
 
 
 @pytest.mark.long
-def test_a_program_that_a_rule_leaves_alone_is_not_held(node: SharedNode) -> None:
-    """It gets CUDA's out-of-memory, as without the agent."""
+def test_a_program_that_a_rule_leaves_alone_does_not_wait(node: SharedNode) -> None:
     needs_program("setpriv")
     gpu = FullGpu(node, sections=f'[sharing_quotas.apart]\nuid = "{CHURNER}"\nshare = false\n')
     gpu.wait_until_watched()
-    refused = gpu.spawn(128 * MIB, prefix=tuple(as_user(CHURNER)))
-    assert refused.wait(60) == OUT_OF_MEMORY_STATUS
+    gpu.program_of(gpu.spawn(16 * MIB, prefix=tuple(as_user(CHURNER)))).runs()
+    assert not gpu.logged("waits for room on its GPU")
     assert gpu.parks == 0
     assert [one.program.state for one in gpu.idle] == [State.RUNNING] * 2
 
@@ -208,15 +220,15 @@ def test_a_program_that_a_rule_leaves_alone_is_not_held(node: SharedNode) -> Non
 @pytest.mark.long
 def test_more_is_parked_as_the_use_of_a_young_program_comes_near_what_is_free(node: SharedNode) -> None:
     """It has begun on a GPU with room, and was not held."""
-    gpu = FullGpu(node, room="20Mi")
+    gpu = FullGpu(node, room="60%")
     node.wait_for(lambda: all(node.client(one) for one in gpu.idle), "the agent sees the idle ones")
-    young = node.program(MATMUL[512], memory_bytes=60 * MIB)
-    node.wait_for(lambda: parking_state(node.socket)["programs"], "one is parked")
-    (sentence,) = (row["sentence"] for row in parking_state(node.socket)["programs"].values())
-    assert "to make room for root's program" in sentence
+    assert not gpu.would_wait
+    # By NVML the GPU has 140 GiB.
+    node.shared.cuda.gpu_has(140 * GIB)
+    young = node.program(MATMUL[512], memory_bytes=120 * GIB)
+    gpu.wait_until_shown("parked", "to make room for root's program; wakes when it is used")
     assert not parking_state(node.socket)["arrivals"]
     young.program.runs()
-    assert gpu.parks == 1
 
 
 @pytest.mark.long
