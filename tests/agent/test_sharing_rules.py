@@ -64,6 +64,7 @@ def test_an_exemption_is_no_rule_for_clients(tmp_path: Path) -> None:
             "sharing_quotas.a: 'http://10.0.0.5/sleep' is not on this machine, and any user's program may match",
         ),
         ('a = { memory = "lots" }', "sharing_quotas.a: invalid amount of memory 'lots'"),
+        ('a = { memory = "20" }', "sharing_quotas.a: '20' is 20 bytes: add a unit, such as 20G for 20 GB"),
         ('a = { share = "no" }', "'share': expected true or false, got 'no'"),
         ("a = { user = 5 }", "expected a str"),
         ('a = { usr = "bob" }', "unknown key 'usr'; did you mean 'user'?"),

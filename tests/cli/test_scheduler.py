@@ -175,6 +175,7 @@ def test_errors_are_one_line(agent: RunningAgent, path: str, tmp_path: Path) -> 
         (("explain", "absent"), "no client or pod 'absent': see 'gpucommons scheduler status'"),
         (("set-quantum", "0"), "invalid quantum 0.0: use 0.1 to 86400 seconds"),
         (("set-limit", "pod"), "nothing to set: give --memory, --core or both"),
+        (("set-limit", "pod", "--memory", "20"), "--memory: '20' is 20 bytes: add a unit, such as 20G for 20 GB"),
     ):
         done = scheduler(path, *arguments)
         assert done.returncode != 0

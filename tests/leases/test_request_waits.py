@@ -87,3 +87,25 @@ def test_an_amount_is_shown_in_the_unit_that_was_asked_for() -> None:
     assert memory_text(parse_gpu_memory("1T")) == "1 TB"
     assert memory_text(parse_gpu_memory("1Ti")) == "1 TiB"
     assert memory_text(150 * 10**9, 10**12) == "150 GB"
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown", "of_the_gpu", "used"),
+    [
+        ("512M", "512 MB", "150.3 GB", "300 MB"),
+        ("512Mi", "512 MiB", "140 GiB", "286.1 MiB"),
+        ("1500M", "1.5 GB", "150.3 GB", "0.3 GB"),
+        ("20.25G", "20.25 GB", "150.3 GB", "0.3 GB"),
+        ("24Gi", "24 GiB", "140 GiB", "0.3 GiB"),
+        ("1.5T", "1.5 TB", "150.3 GB", "0.3 GB"),
+        ("1.5Ti", "1.5 TiB", "140 GiB", "0.3 GiB"),
+        ("40960Mi", "40 GiB", "140 GiB", "0.3 GiB"),
+    ],
+)
+def test_what_was_measured_has_the_unit_of_what_was_asked_for(
+    asked: str, shown: str, of_the_gpu: str, used: str
+) -> None:
+    asked_bytes = parse_gpu_memory(asked)
+    assert memory_text(asked_bytes) == shown
+    assert memory_text(140 << 30, asked_bytes) == of_the_gpu
+    assert memory_text(300 * 10**6, asked_bytes) == used

@@ -316,6 +316,36 @@ def test_the_queue_shows_leases_waiters_and_reservations(browser: Browser, demo:
         expect(queue).to_contain_text("farah python (30001)")
 
 
+def test_a_reserved_slot_is_held_until_it_is_free_and_memory_has_the_unit_that_was_asked_for(
+    browser: Browser, demo: str
+) -> None:
+    reserved = {"user": "dana", "name": "", "gpus": 1, "slots": ["3"], "from_unix_s": 0.0, "until_unix_s": 9e9}
+    held = [{"sentence": "GPU 3 is held by emeka, idle for 2 min"}]
+    reservations = {
+        "r1": {**reserved, "active": False, "held": []},
+        "r2": {**reserved, "active": True, "held": held},
+        "r3": {**reserved, "active": True, "held": []},
+    }
+    with opened(browser, demo) as page:
+        found: Any = page.evaluate(
+            """async reservations => {
+                const { render } = await import('/static/vendor/preact.mjs');
+                const { html } = await import('/static/html.js');
+                const { Queue } = await import('/static/sections/queue.js');
+                const document = await (await fetch('/api/v1/snapshot')).json();
+                const [first] = Object.values(document.queue.leases);
+                const leases = { 1: { ...first, memory_bytes: 20e9, memory_text: '20 GB' } };
+                document.queue = { ...document.queue, leases, reservations };
+                const place = window.document.createElement('div');
+                render(html`<${Queue} document=${document} />`, place);
+                const cells = label => [...place.querySelectorAll(`[data-label='${label}']`)].map(c => c.textContent);
+                return [cells('State'), cells('Memory')];
+            }""",
+            reservations,
+        )
+    assert found == [["to come", "GPU 3 is held by emeka, idle for 2 min", "active"], ["20 GB"]]
+
+
 def test_headroom_is_not_called_health_and_its_bars_agree_with_the_panels(browser: Browser, demo: str) -> None:
     with opened(browser, demo, height=6000) as page:
         node = page.locator("#node")

@@ -448,7 +448,7 @@ def test_room_as_it_is_written(text: str, room: tuple[int | None, float | None])
     assert parse_room(text) == room
 
 
-@pytest.mark.parametrize("text", ["", "0%", "101%", "much", "-1", "%"])
+@pytest.mark.parametrize("text", ["", "0%", "101%", "much", "-1", "%", "20"])
 def test_room_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_room(text)

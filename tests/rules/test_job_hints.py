@@ -32,7 +32,11 @@ def test_a_job_that_uses_what_it_has_gets_no_hint() -> None:
         ({"slots_held": 4, "slots_used": 0}, "4 GPUs were held and never used: does the program find CUDA?"),
         (
             {"asked_bytes": 40 * GIB, "peak_bytes": 6 * GIB},
-            "asked 40 GiB, used 6.0: a smaller --memory fits on more GPUs and waits less",
+            "asked 40 GiB, used 6 GiB: a smaller --memory fits on more GPUs and waits less",
+        ),
+        (
+            {"asked_bytes": 40 * 10**9, "peak_bytes": 6_400_000_000},
+            "asked 40 GB, used 6.4 GB: a smaller --memory fits on more GPUs and waits less",
         ),
     ],
 )

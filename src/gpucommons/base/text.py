@@ -71,14 +71,40 @@ def parse_gpu_memory(text: str) -> int:
     return amount
 
 
+_DECIMAL: Final = ((10**6, "MB"), (10**9, "GB"), (10**12, "TB"))
+_BINARY: Final = ((1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB"))
+
+
 def memory_text(amount_bytes: int, like_bytes: int | None = None) -> str:
-    """`20 GB`, `1 TB` or `20 GiB`: in the unit that it is a whole number of, else GiB. `like_bytes` sets the unit."""
-    sample = amount_bytes if like_bytes is None else like_bytes
-    size, unit = (10**9, "GB") if sample % 10**8 == 0 else (1 << 30, "GiB")
-    for greater, its_name in ((10**12, "TB"), (1 << 40, "TiB")):
-        if sample and sample % greater == 0 and amount_bytes % greater == 0:
-            size, unit = greater, its_name
-    return f"{amount_bytes / size:.1f}".removesuffix(".0") + f" {unit}"
+    """`20 GB`, `512 MB` or `1.5 TiB`: in the unit in which the amount has the fewest digits, as its user wrote it.
+
+    An amount that was measured is shown in the unit of `like_bytes`, which was asked for; in gigabytes where it has no
+    place there: 512 MB are asked for, and the GPU has 150.3 GB.
+    """
+    size, unit = _unit_of(amount_bytes if like_bytes is None else like_bytes)
+    if like_bytes is None:
+        digits = 3 if amount_bytes * 1000 % size == 0 else 1
+        return f"{_without_zeros(f'{amount_bytes / size:.{digits}f}')} {unit}"
+    megabytes, gigabytes, terabytes = _DECIMAL if (size, unit) in _DECIMAL else _BINARY
+    is_beyond = (size, unit) == megabytes and amount_bytes >= 1000 * size
+    is_below = (size, unit) == terabytes and amount_bytes < size
+    if is_beyond or is_below:
+        size, unit = gigabytes
+    return f"{_without_zeros(f'{amount_bytes / size:.1f}')} {unit}"
+
+
+def _unit_of(amount_bytes: int) -> tuple[int, str]:
+    """The unit in which an amount that a person wrote has the fewest digits; GiB for one that was measured."""
+
+    def digits(each: tuple[int, str]) -> tuple[bool, int]:
+        return amount_bytes < each[0], len(_without_zeros(f"{amount_bytes / each[0]:.3f}").replace(".", ""))
+
+    exact = [(size, unit) for size, unit in (*_DECIMAL, *_BINARY) if amount_bytes * 1000 % size == 0]
+    return min(exact, key=digits, default=_BINARY[1])
+
+
+def _without_zeros(number: str) -> str:
+    return number.rstrip("0").rstrip(".")
 
 
 def gibibytes(amount_bytes: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpucommons.base.periods import spoken_age
-from gpucommons.base.text import printable
+from gpucommons.base.text import memory_text, printable
 from gpucommons.cli.agent_client import ReadFailed
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound
 from gpucommons.cli.gpus_view import short_model, summary_lines
@@ -84,7 +84,7 @@ def show_free_fleet(reader: Reader, prometheus: str | None, needed_bytes: int, f
     if format is not Format.TABLE:
         show(exact_table(free, _EXACT).render(format))
     else:
-        show_lines([*_table(fleet, free, terminal_width()), *_silent_node_lines(fleet)])
+        show_lines([*_table(fleet, free, terminal_width(), needed_bytes), *_silent_node_lines(fleet)])
 
 
 # Prometheus has numbers of these; names, places and times are those of a node.
@@ -211,21 +211,23 @@ def has_memory(slot: Document, needed_bytes: int) -> bool:
     return not needed_bytes or (free_bytes is not None and free_bytes >= needed_bytes)
 
 
-def _table(fleet: Document, slots: Sequence[Document], width: int | None) -> Iterable[Line]:
-    rows = [_cells(slot, fleet["nodes"][slot["node"]], full=width is None) for slot in slots]
+def _table(fleet: Document, slots: Sequence[Document], width: int | None, needed_bytes: int = 0) -> Iterable[Line]:
+    rows = [_cells(slot, fleet["nodes"][slot["node"]], width is None, needed_bytes) for slot in slots]
     table = TextTable(_HEADER, rows, numbers=_NUMBERS, shortest=_SHORTEST, left_out=_LEFT_OUT, states=("state",))
     return table.fit(width)
 
 
-def _cells(slot: Document, node: Document, full: bool) -> list[str]:
+def _cells(slot: Document, node: Document, full: bool, needed_bytes: int) -> list[str]:
+    """The memory in the unit in which it was asked for."""
     free, total, ratio = slot["memory_free_bytes"], slot["memory_total_bytes"], slot["utilization_ratio"]
+    there = total if free is None else free
     model = slot["model"] if full else short_model(slot["model"])
     return [
         node["name"],
         slot["slot"],
         " ".join(filter(None, (model, slot["profile"]))),
         "-" if ratio is None else f"{100 * ratio:.0f}%",
-        "-" if free is None and total is None else f"{(total if free is None else free) / _GIB:.0f} GiB",
+        "-" if there is None else memory_text(there, needed_bytes) if needed_bytes else f"{there / _GIB:.0f} GiB",
         _owners(slot, full),
         _state(slot),
     ]

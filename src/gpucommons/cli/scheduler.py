@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpucommons.base.text import printable_lines
+from gpucommons.base.text import parse_core, parse_gpu_memory, printable_lines
 from gpucommons.cli.command_line import AgentUnreachable, CommandError, NotFound, command_group
 from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import clear_screen, show, show_line, terminal_width
@@ -186,17 +186,18 @@ def set_limit(
     """Limit a client, or all clients of a pod, for as long as the agent runs."""
     if clear and (memory is not None or core is not None):
         raise CommandError("--clear removes both limits: use it without --memory and --core")
+    try:
+        memory_bytes = None if memory is None else parse_gpu_memory(memory)
+    except ValueError as error:
+        raise CommandError(f"--memory: {error}") from None
     limit: dict[str, object] = {"clear": True} if clear else {"memory": memory, "core": core}
     request: dict[str, object] = {"command": "set-limit", "target": target, **limit}
     answer = send(config, socket_path, request)
-    # Imported here: the scheduler takes a tenth of a second to import. The agent has accepted these values.
-    from gpucommons.base.text import parse_core, parse_memory
-
     _show_answer(
         answer,
         as_json,
         target=target,
-        memory_quota_bytes=None if memory is None else parse_memory(memory),
+        memory_quota_bytes=memory_bytes,
         core_quota_percent=None if core is None else parse_core(core),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpucommons.base.address import parse_address_or_port
-from gpucommons.base.text import parse_memory
+from gpucommons.base.text import parse_gpu_memory
 from gpucommons.config.option import nvshare_aliases, option
 
 # nvshare and XPUShare read and log this variable, and do not use it.
@@ -45,7 +45,7 @@ def parse_room(text: str) -> tuple[int | None, float | None]:
         if not 0 < percent <= 100:
             raise ValueError(f"{text!r} is not from 1% to 100%")
         return None, percent / 100
-    return parse_memory(text), None
+    return parse_gpu_memory(text), None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ A hint is given only where the figures show a cause. A short job gets none: its 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gpucommons.base.text import memory_text
+
 MAX_HINTS = 2
 _SHORTEST_S = 60.0
 _MOSTLY = 0.5
-_GIB = 2**30
 # A job that used less than this part of the memory that it asked for kept the GPU from smaller requests.
 _LITTLE_MEMORY = 0.5
-_WORTH_BYTES = 4 * _GIB
+_WORTH_BYTES = 4 << 30
 
 
 class JobOutcome(NamedTuple):
@@ -47,7 +48,8 @@ def _hints(job: JobOutcome) -> Iterator[str]:
     peak, asked = job.peak_bytes, job.asked_bytes
     if peak and asked and peak < _LITTLE_MEMORY * asked and asked - peak >= _WORTH_BYTES:
         yield (
-            f"asked {asked / _GIB:.0f} GiB, used {peak / _GIB:.1f}: a smaller --memory fits on more GPUs and waits less"
+            f"asked {memory_text(asked)}, used {memory_text(peak, asked)}: a smaller --memory fits on more GPUs and "
+            "waits less"
         )
 
 

@@ -6,7 +6,7 @@ The agent and `check-config` refuse a wrong rule in the same words.
 from collections.abc import Iterator
 from typing import Final
 
-from gpucommons.base.text import parse_core, parse_memory
+from gpucommons.base.text import parse_core, parse_gpu_memory
 from gpucommons.config.option import ConfigError, Mistakes
 from gpucommons.config.scheduler import SharingQuotaSettings
 from gpucommons.config.settings import Settings
@@ -98,6 +98,6 @@ def _check_section(section: SharingQuotaSettings) -> QuotaValues:
             raise ValueError(
                 f"{url!r} is not on this machine, and any user's program may match: add one of {', '.join(_OF_OWNERS)}"
             )
-    memory = parse_memory(section.memory) if section.memory else None
+    memory = parse_gpu_memory(section.memory) if section.memory else None
     core = parse_core(str(section.core)) if section.core else None
     return QuotaValues(memory, core, SharingClass(section.class_) if section.class_ else None)

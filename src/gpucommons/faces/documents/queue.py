@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gpucommons.base.text import memory_text
 from gpucommons.faces.documents.schema import (
     FLAG,
     INTEGER,
@@ -49,6 +50,7 @@ class _Reserved(NamedTuple):
     held: tuple[SlotBlocker, ...] = ()
 
 
+_MEMORY_TEXT = describe(TEXT, "memory_bytes in the unit in which it was asked for; empty: it was not")
 _TRESPASSER = Record[Trespasser](
     slot=(TEXT, lambda trespasser: trespasser.slot),
     pid=(INTEGER, lambda trespasser: trespasser.pid),
@@ -64,10 +66,15 @@ _LEASE = Record[_Named](
     slot_uuids=(list_of(TEXT), lambda named: list(named.lease.slots)),
     shared=(FLAG, lambda named: named.lease.request.share),
     memory_bytes=(INTEGER_OR_NULL, lambda named: named.lease.request.memory_bytes),
+    memory_text=(_MEMORY_TEXT, lambda named: _memory_text(named.lease.request)),
     mps=(FLAG, lambda named: bool(named.lease.request.mps)),
     sm_percent=(INTEGER_OR_NULL, lambda named: named.lease.request.sm_percent),
     sharing_class=(describe(TEXT, "as requested; empty: not given"), lambda named: named.lease.request.sharing_class),
     since_unix_s=(NUMBER, lambda named: round(named.lease.since_s, 3)),
+    waited_s=(
+        describe(NUMBER, "in line, before it began"),
+        lambda named: round(max(0.0, named.lease.since_s - named.lease.request.arrived_s), 3),
+    ),
     ends_unix_s=(NUMBER_OR_NULL, lambda named: _end_s(named.lease)),
     trespassers=(
         list_of(_TRESPASSER.schema),
@@ -87,6 +94,7 @@ _REQUEST = Record[tuple[LeaseRequest, LeaseWait]](
     name=(TEXT, lambda pair: pair[0].name),
     gpus=(INTEGER, lambda pair: pair[0].gpus),
     memory_bytes=(INTEGER_OR_NULL, lambda pair: pair[0].memory_bytes),
+    memory_text=(_MEMORY_TEXT, lambda pair: _memory_text(pair[0])),
     shared=(FLAG, lambda pair: pair[0].share),
     mps=(FLAG, lambda pair: bool(pair[0].mps)),
     sm_percent=(INTEGER_OR_NULL, lambda pair: pair[0].sm_percent),
@@ -167,6 +175,10 @@ def _name_lease(lease: Lease, reading: LeasesReading) -> _Named:
 
 def _names(uuids: Iterable[str], reading: LeasesReading) -> list[str]:
     return [reading.slots.get(uuid, uuid) for uuid in uuids]
+
+
+def _memory_text(request: LeaseRequest) -> str:
+    return "" if request.memory_bytes is None else memory_text(request.memory_bytes)
 
 
 def _end_s(lease: Lease) -> float | None:

@@ -1,12 +1,12 @@
 // GPUs for one command at a time: leases, waiting requests, reservations.
 import { html, classes } from '../html.js';
 import { Absent, Hidden, Section } from '../parts.js';
-import { bytes, clock, duration, MISSING, plural } from '../format.js';
+import { clock, duration, MISSING, plural } from '../format.js';
 import { colour } from '../owners.js';
 
 const WAITING = ['Request', 'Place', 'Expected wait', 'GPUs', 'Why', 'Waits for'];
 const LEASES = ['Lease', 'Slots', 'Ends in', 'Memory', 'Held for'];
-const RESERVED = ['Reserved for', 'GPUs', 'From', 'Until', 'Slots'];
+const RESERVED = ['Reserved for', 'GPUs', 'From', 'Until', 'Slots', 'State'];
 
 export function Queue({ document, lit, narrow }) {
   const { queue, time_unix_s: now } = document;
@@ -52,7 +52,7 @@ export function Queue({ document, lit, narrow }) {
         one.slots.join(' ') +
           (one.mps ? ` (MPS${one.sm_percent === null ? '' : ` ${one.sm_percent} %`})` : one.shared ? ' (shared)' : ''),
         one.ends_unix_s === null ? 'no limit' : duration(one.ends_unix_s - now),
-        bytes(one.memory_bytes),
+        one.memory_text || MISSING,
         duration(now - one.since_unix_s),
         ...(trespassed ? [html`<${Trespassers} trespassers=${one.trespassers} />`] : []),
       ],
@@ -67,12 +67,15 @@ export function Queue({ document, lit, narrow }) {
         clock(one.from_unix_s, now),
         clock(one.until_unix_s, now),
         one.slots.join(' ') || MISSING,
+        standing(one),
       ])} />`
     }
   </${Section}>`;
 }
 
 const byTime = (rows, key) => Object.entries(rows).sort(([, a], [, b]) => a[key] - b[key]);
+// Until a reserved slot is free, which user holds it.
+const standing = (one) => (one.active ? one.held.map((each) => each.sentence).join('; ') || 'active' : 'to come');
 const named = (one) => (one.name ? `${one.user} · ${one.name}` : one.user);
 
 function Table({ label, columns, rows }) {
