@@ -3,17 +3,22 @@
 The machine is a network namespace and a root file system (testbeds/hosts.py), so that every address is the default.
 """
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,7 @@ from gpucommons.faces.documents.resources import RESOURCES
 from gpucommons.simulation import lab_people
 from needs import needs_program
 from running import command, command_process, running_agent
+from terminal import without_escapes
 from testbeds.hosts import Host, host
 from users import as_user
 from waiting import until
@@ -165,6 +171,38 @@ def test_a_user_of_the_machine_sees_who_holds_what(lab: Host) -> None:
     assert {"alice", "bob", "chen"} <= held
 
 
+@pytest.mark.long
+def test_top_of_a_user_of_the_machine_names_the_holders(lab: Host) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    entered = ["nsenter", f"--target={lab.pid}", "--net", "--mount", "--root", "--wd"]
+    process = subprocess.Popen(
+        [*entered, *as_user(STRANGER), PROGRAM, "top"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, **PLAIN, "TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = ""
+    try:
+        while not {"alice", "bob", "emeka"} <= set(re.findall(r"\w+", shown)):
+            ready, _, _ = select.select([ours], [], [], 60)
+            assert ready, shown
+            shown += os.read(ours, 65_536).decode("utf-8", "replace")
+        os.write(ours, b"q")
+        while process.poll() is None and select.select([ours], [], [], 60)[0]:
+            with suppress(OSError):
+                os.read(ours, 65_536)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert "hidden" not in without_escapes(shown)
+
+
 def test_a_process_in_a_container_sees_no_names(lab: Host) -> None:
     """Root there has uid 0, as root of the machine has."""
     entered = ["nsenter", f"--target={lab.pid}", "--net", "--mount", "--root", "--wd"]
@@ -286,6 +324,13 @@ def test_free_slots(lab: Host) -> None:
         assert (none.returncode, none.stdout) == (1, printed), "no device, never that of another user"
         assert none.stderr.startswith("gpucommons: none free with 900G of memory: 3 free with less, ")
         assert "no GPU here has that much" in none.stderr
+    for arguments, status in (
+        (("--memory", "20"), 2),
+        (("--memory", "much"), 2),
+        (("--connect", "/run/nothing.sock"), 3),
+    ):
+        failed = run(lab, "free", "--export", *arguments, uid=STRANGER)
+        assert (failed.returncode, failed.stdout) == (status, "CUDA_VISIBLE_DEVICES=\n"), "no device where it fails"
     taken = run(lab, "free", "--memory", "100G", uid=STRANGER)
     assert taken.returncode == 1
     assert "is held by emeka, idle for " in taken.stderr

@@ -54,34 +54,52 @@ def free(
     if export and (as_json or format is not Format.TABLE):
         other = "--json" if as_json else "--format"
         raise CommandError(f"--export and {other} exclude each other: --export prints one line for a shell")
+    if export and (fleet or prometheus):
+        raise CommandError("--export and --fleet exclude each other: a command cannot use the GPUs of another node")
+    if export:
+        _export(reader, memory)
+        return
     as_json = as_json or format is Format.JSON
     needed = _bytes(memory)
     if fleet or prometheus:
-        if export:
-            raise CommandError("--export and --fleet exclude each other: a command cannot use the GPUs of another node")
         show_free_fleet(reader, prometheus, needed, Format.JSON if as_json else format)
         return
-    document = reader.get("slots")
-    slots = document["slots"]
-    if slots is None:
-        raise CommandError(missing(reader.get("snapshot")))
-    chosen = {uuid: slot for uuid, slot in slots.items() if slot["state"] == "free" and has_memory(slot, needed)}
+    document, chosen = _find_free(reader, needed)
     if as_json:
         show(indent({**document, "slots": chosen}))
         raise typer.Exit(0 if chosen else NotFound.status)
     if not chosen:
-        if export:
-            # No device: a program that would take any GPU must not land on one that another user holds.
-            show_line(printable("CUDA_VISIBLE_DEVICES="))
-        raise NotFound(_none(slots, needed, memory, document["time_unix_s"]))
-    if export:
-        show_line(printable(f"CUDA_VISIBLE_DEVICES={_words(usable_together(chosen))}"))
-    elif format is not Format.TABLE:
+        raise NotFound(_none(document, needed, memory))
+    if format is not Format.TABLE:
         show(exact_table([{**slot, "uuid": uuid} for uuid, slot in chosen.items()], _EXACT).render(format))
     else:
-        rows = [_cells(*item) for item in chosen.items()]
+        rows = [_cells(uuid, slot, needed) for uuid, slot in chosen.items()]
         table = TextTable(_HEADER, rows, shortest={"uuid": 13}, left_out=("free since", "profile"))
         show_lines(table.fit(terminal_width()))
+
+
+def _export(reader: Reader, memory: str | None) -> None:
+    """One line for `env`. Where no GPU is free, or none can be looked for, it names no device: a program that would
+    take any GPU must not land on one that another user holds."""
+    uuids = ""
+    try:
+        needed = _bytes(memory)
+        document, chosen = _find_free(reader, needed)
+        if not chosen:
+            raise NotFound(_none(document, needed, memory))
+        uuids = _words(usable_together(chosen))
+    finally:
+        show_line(printable(f"CUDA_VISIBLE_DEVICES={uuids}"))
+
+
+def _find_free(reader: Reader, needed: int) -> tuple[Document, dict[str, Any]]:
+    """The document of the slots, and those that are free and have the memory."""
+    document = reader.get("slots")
+    slots = document["slots"]
+    if slots is None:
+        raise CommandError(missing(reader.get("snapshot")))
+    free_slots = {uuid: slot for uuid, slot in slots.items() if slot["state"] == "free" and has_memory(slot, needed)}
+    return document, free_slots
 
 
 def usable_together(slots: Document) -> list[str]:
@@ -110,19 +128,19 @@ def _bytes(memory: str | None) -> int:
         raise CommandError(f"--memory: {error}") from error
 
 
-def _none(slots: Document, needed: int, memory: str | None, now_s: float) -> str:
+def _none(document: Document, needed: int, memory: str | None) -> str:
     """When the next one is expected, which one has been idle the longest, and how to wait for one."""
+    slots, now_s = document["slots"], document["time_unix_s"]
+    if not slots:
+        return "none free: this node has no GPU"
     states = Counter(slot["state"] for slot in slots.values())
     enough = f" with {memory} of memory" if memory else ""
     small = [f"{states.pop('free')} free with less"] if states["free"] else []
     others = ", ".join([*small, *(f"{count} {_WORDS[state]}" for state, count in states.items() if count)])
     fitting = [slot for slot in slots.values() if (slot["memory_total_bytes"] or 0) >= needed]
     if not fitting:
-        largest = max((slot["memory_total_bytes"] or 0 for slot in slots.values()), default=0)
-        return (
-            f"none free{enough}: {others or 'this node has no GPU'}; no GPU here has that much, the largest has "
-            f"{memory_text(largest, needed)}"
-        )
+        largest = max(slot["memory_total_bytes"] or 0 for slot in slots.values())
+        return f"none free{enough}: {others}; no GPU here has that much, the largest has {memory_text(largest, needed)}"
     ready = [slot["expected_free_unix_s"] for slot in fitting if slot["expected_free_unix_s"] is not None]
     idle = max(fitting, key=lambda slot: slot["idle_s"] or 0)
     parts = [f"none free{enough}: {others}"]
@@ -135,12 +153,13 @@ def _none(slots: Document, needed: int, memory: str | None, now_s: float) -> str
     return f"{'; '.join(parts)}; 'gpucommons run{option} COMMAND' waits in line"
 
 
-def _cells(uuid: str, slot: Document) -> list[str]:
+def _cells(uuid: str, slot: Document, needed: int) -> list[str]:
+    """The memory in the unit in which it was asked for."""
     since_s, free_bytes = slot["since_unix_s"], slot["memory_free_bytes"] or slot["memory_total_bytes"]
     return [
         slot["slot"],
         uuid,
         slot["profile"],
-        "?" if free_bytes is None else f"{free_bytes / 2**30:.1f} GiB",
+        "?" if free_bytes is None else memory_text(free_bytes, needed) if needed else f"{free_bytes / 2**30:.1f} GiB",
         "" if since_s is None else datetime.fromtimestamp(since_s).strftime("%Y-%m-%d %H:%M"),
     ]
