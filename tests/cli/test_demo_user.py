@@ -107,6 +107,9 @@ def test_the_demo_answers_the_questions_of_an_ordinary_user(demo: Host) -> None:
         assert leases(demo, 0)[id]["name"] == "secret project", "root administers the queue"
         for other in ("allocations", "gpus", "events", "who", "queue"):
             assert "secret" not in asked(demo, other, uid=FINN), other
+        held = until(lambda: found if "sleep" in (found := explained(demo, f"lease-{id}")) else None, "why of a job")
+        assert held.startswith(f"sleep (lease-{id}) of eva holds GPU {own['slots'][0]}"), held
+        assert "; none of its processes is on the GPU now." in " ".join(held.split())
         me = until(lambda: found if "sleep" in (found := asked(demo, "me")) else None, "it holds a GPU")
         assert re.search(rf"^{re.escape(own['slots'][0])} +sleep +lease ", me, re.MULTILINE), me
 
@@ -129,9 +132,9 @@ def test_the_demo_answers_the_questions_of_an_ordinary_user(demo: Host) -> None:
     assert "GPU-hours" in report
 
 
-def explained(machine: Host) -> str:
+def explained(machine: Host, *target: str) -> str:
     done = subprocess.run(
-        typed(machine, "why"), capture_output=True, text=True, timeout=120, env={**os.environ, **PLAIN}
+        typed(machine, "why", *target), capture_output=True, text=True, timeout=120, env={**os.environ, **PLAIN}
     )
     return done.stdout
 
@@ -164,3 +167,17 @@ def test_parked_programs_of_another_node_are_listed(demo: Host) -> None:
     here = document(demo, "parked")
     there = document(demo, "parked", "--connect", "http://127.0.0.1:9460")
     assert here["parking"].keys() == there["parking"].keys()
+
+
+def test_queue_and_reservations_of_another_node_are_listed(demo: Host) -> None:
+    """The demo has them for a user without a lease; over TCP as over the socket."""
+    id = json.loads(asked(demo, "reserve", "--from", "tomorrow 9:00", "--for", "1h", "--json", uid=FINN))["id"]
+    there = ("--connect", "http://127.0.0.1:9460")
+    # Simulated leases begin and end between two requests.
+    until(lambda: document(demo, "queue")["leases"].keys() == document(demo, "queue", *there)["leases"].keys())
+    row = until(lambda: document(demo, "reservations", *there).get(id), "it is in the next snapshot")
+    assert row == document(demo, "reservations")[id]
+    assert (row["user"], row["active"]) == ("finn", False)
+    assert re.search(rf"^{id} +finn .* to come$", asked(demo, "reservations", *there), re.MULTILINE)
+    assert asked(demo, "unreserve", id, uid=EVA, status=1).endswith("see 'gpucommons reservations'\n")
+    assert asked(demo, "unreserve", id, uid=FINN) == f"reservation {id} of finn is removed\n"

@@ -140,6 +140,16 @@ def test_a_command_gets_a_slot_by_uuid_and_its_exit_status_is_kept(lab: Lab) -> 
         (("--gpus", "9", "true"), 2, "9 GPUs requested, this node has 6 GPUs and 11 MIG devices"),
         (("--memory", "20Q", "true"), 2, "--memory: invalid amount of memory '20Q'"),
         (("--memory", "900G", "true"), 2, "0 of this node have that much"),
+        (("--memory", "20", "true"), 2, "--memory: '20' is 20 bytes: add a unit, such as 20G for 20 GB"),
+        (("--model", "a100", "true"), 2, "this node has no GPU of model 'a100'; it has NVIDIA H200"),
+        (("--gpu", "9", "true"), 2, "this node has no GPU '9'; see 'gpucommons gpus'"),
+        (
+            ("--gpu", "6", "--whole", "true"),
+            2,
+            "1 GPU named '6' without MIG requested, this node has 6 GPUs and 11 MIG",
+        ),
+        (("--gpu", "0", "--no-wait", "true"), 75, "no slot is free now: GPU 0 is held by alice"),
+        (("--whole", "--model", "h200", "--no-wait", "true"), 75, "no slot is free now: GPU "),
         (("--for", "2 fortnights", "true"), 2, "--for: invalid duration '2 fortnights'"),
         (("--max-wait", "soon", "true"), 2, "--max-wait: invalid duration 'soon'"),
         (("--gpus", "0", "true"), 2, "--gpus"),
@@ -178,12 +188,37 @@ def test_the_default_name_publishes_no_argument(command: tuple[str, ...], name: 
 
 
 @pytest.mark.long
+def test_a_command_may_name_its_gpu_and_the_model_and_sees_its_quota(lab: Lab) -> None:
+    lab.environment |= {"RUNTIME_DIRECTORY": str(lab.socket.parent), "GPUCOMMONS_WEB_LISTEN": ""}
+    config = lab.socket.parent / "gpucommons.toml"
+    config.write_text('[lease_quotas]\neach = { user = "*", gpus = 3, hours = 100 }\n')
+    with lab.agent("--config", str(config)) as agent:
+        slots = json.loads(agent.get("/api/v1/slots")[1])["slots"]
+        uuids = {slot["slot"]: uuid for uuid, slot in slots.items()}
+        for chosen, expected in (
+            (("--gpu", "7.4"), ("7.4",)),
+            (("--gpu", uuids["7.5"]), ("7.5",)),
+            (("--gpu", "7", "--model", "H200", *SMALL), ("7.3", "7.4", "7.5")),
+        ):
+            status, out, err = lab.run_quietly(*chosen, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+            assert (status, out.strip() in {uuids[slot] for slot in expected}) == (0, True), (chosen, out, err)
+        line = until(lambda: [each for each in lab.command("me")[1].splitlines() if "of leases" in each], "its quota")
+        assert re.fullmatch(
+            r"quota of leases: (each user|user \w+): 0 of 3 GPUs; \S+ of 100 GPU-hours in 30 days", line[0]
+        )
+        assert lab.run_quietly("--gpus", "4", "true")[0] == 2, "more than the quota"
+
+
+@pytest.mark.long
 def test_a_lease_is_named_by_program_and_script(shared_lab: Lab) -> None:
     process = shared_lab.start(
-        "run", "--quiet", *SMALL, "sh", "-c", "cat; true --password=hunter2", stdin=subprocess.PIPE
+        "run", "--quiet", *SMALL, "--for", "2h", "sh", "-c", "cat; true --password=hunter2", stdin=subprocess.PIPE
     )
     try:
         until(shared_lab.leases, "it runs")
+        header, row = shared_lab.command("queue")[1].splitlines()[:2]
+        assert " ENDS" in header
+        assert re.search(r" in (2 h|1 h 59 min)\b", row), row
         assert [lease["name"] for lease in shared_lab.leases().values()] == ["sh"]
         named = shared_lab.run_quietly("--name", "my training", *SMALL, "true")
         assert named[0] == 0
@@ -267,14 +302,34 @@ def test_reservations_are_made_shown_and_removed(shared_lab: Lab) -> None:
     assert (status, made["gpus"], made["until_unix_s"] - made["from_unix_s"]) == (0, 2, 8 * 3600)
     assert made["id"] in lab.command("reservations")[1]
     listed = json.loads(lab.command("reservations", "--json")[1])
-    assert {name: listed[made["id"]][name] for name in made if name != "id"} == {
-        name: made[name] for name in made if name != "id"
-    }, "the same names and values"
+    shared = made.keys() - {"id", "held_beyond"}
+    assert {name: listed[made["id"]][name] for name in shared} == {name: made[name] for name in shared}, (
+        "the same names and values"
+    )
     assert lab.command("reserve", "--gpus", "5", "--from", "tomorrow 10:00", "--for", "1h")[0] == 2
     assert lab.command("reserve", "--from", "2020-01-01 9:00", "--for", "1h")[0] == 2
     assert lab.command("unreserve", made["id"])[0] == 0
     assert lab.command("unreserve", made["id"])[0] == 1
     assert lab.command("reservations")[1] == "no reservations\n"
+
+
+@pytest.mark.long
+def test_a_reservation_of_a_slot_that_is_held_says_so_until_it_is_free(shared_lab: Lab) -> None:
+    """All whole GPUs of the lab are held by programs without a lease."""
+    lab = shared_lab
+    status, out, err = lab.command("reserve", "--for", "1h")
+    assert (status, err) == (0, "")
+    made, held, *_, then = out.splitlines()
+    (id, slot) = re.findall(r"^reservation (r\d+): GPU (\d) from ", made)[0]
+    assert re.match(rf"note: GPU {slot} is held by \w+.*; the reservation moves to a GPU that is free then, or ", held)
+    assert then == "At that time start your command with 'gpucommons run': it gets a reserved GPU."
+    until(lambda: lab.queue()["reservations"][id]["held"], "the reservation is in force")
+    assert re.search(rf"^{id} .* held by others$", lab.command("reservations")[1], re.MULTILINE)
+    assert lab.command("unreserve", id)[0] == 0
+    later = json.loads(lab.command("reserve", "--from", "in 2h", "--for", "1h", "--json")[1])
+    assert [sentence.partition(" is held by ")[0] for sentence in later["held_beyond"]] == [f"GPU {later['slots'][0]}"]
+    assert re.search(rf"^{later['id']} .* to come$", lab.command("reservations")[1], re.MULTILINE)
+    assert lab.command("unreserve", later["id"])[0] == 0
 
 
 @pytest.mark.long
@@ -462,6 +517,32 @@ def test_a_terminal_shows_the_place_and_ctrl_c_leaves_the_queue(shared_lab: Lab)
     assert terminal.process.wait(30) == 130
     assert shared_lab.queue()["waiting"] == {}
     terminal.close()
+
+
+@pytest.mark.long
+def test_the_end_of_a_long_wait_rings_the_terminal_and_is_a_message(lab: Lab) -> None:
+    lab.environment |= {"RUNTIME_DIRECTORY": str(lab.socket.parent), "GPUCOMMONS_WEB_LISTEN": ""}
+    with lab.agent():
+        with lab.fill():
+            terminal = Terminal(lab, "run", "sh", "-c", "echo it runs; cat")
+            terminal.expect_match(r"waiting 1[1-9] s")
+            assert "\a" not in terminal.text
+        terminal.expect("it runs")
+        assert re.search(r"\agpucommons: waited 1\d s, runs on GPU \S+\r\n", terminal.text), terminal.text
+        message = until(lambda: [line for line in lab.command("me")[1].splitlines() if "message (" in line], "of `me`")
+        assert re.fullmatch(
+            r"message \(\d\d \w+ \d\d:\d\d\): your command \(sh\) runs on GPU \S+ since then, after 1\d s in line",
+            " ".join(message),
+        )
+        terminal.press(b"\x04")
+        assert terminal.process.wait(30) == 0
+        terminal.close()
+        short = lab.start("run", "--quiet", "cat", stdin=subprocess.PIPE)
+        until(lab.leases, "a command that did not wait runs")
+        document = json.loads(until(lambda: out if '"lease-' in (out := lab.command("me", "--json")[1]) else None))
+        assert [lease["waited_s"] < 5 for lease in document["me"]["leases"].values()] == [True]
+        assert "message (" not in lab.command("me")[1], "it did not wait"
+        short.communicate("", timeout=30)
 
 
 @pytest.fixture

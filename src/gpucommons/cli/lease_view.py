@@ -11,6 +11,8 @@ from gpucommons.cli.text_table import TextTable, wrap_lines
 # More requests than this are not named in one line.
 _NAMED = 3
 _LEAVE = "Ctrl-C leaves"
+# A user who waited for so long may look elsewhere: the terminal rings when the command starts, and `me` has a message.
+LONG_WAIT_S = 10.0
 _LEAST_REASON = 12
 
 
@@ -67,6 +69,15 @@ def request_line(queue: Mapping[str, Any], id: str, now_s: float) -> str:
     hidden = len(row["blockers"]) - _NAMED
     reason += f"; {hidden} more that fit are in use" if row["cause"] == "busy" and hidden > 0 else ""
     return f"request {id}{name} has been waiting for {waited}: {reason}; {place}; {behind}{when}."
+
+
+def start_line(lease: Mapping[str, Any]) -> str:
+    """That the wait of a command is over: since when it runs, where, and how long it waited."""
+    when = datetime.fromtimestamp(lease["since_unix_s"]).strftime("%d %b %H:%M")
+    name = f" ({lease['name']})" if lease["name"] else ""
+    slots = f"GPU{'s' if len(lease['slots']) > 1 else ''} {', '.join(lease['slots'])}"
+    waited = spoken_duration(lease["waited_s"])
+    return f"message ({when}): your command{name} runs on {slots} since then, after {waited} in line"
 
 
 def queue_lines(queue: Mapping[str, Any], now_s: float, width: int | None) -> list[Line]:

@@ -175,7 +175,8 @@ def reserve(
     if as_json:
         # The names of a reservation in the document of /api/v1/queue.
         reserved = {name: made[name] for name in ("id", "gpus", "slots")}
-        show(indent({**reserved, "from_unix_s": begins_s, "until_unix_s": ends_s}))
+        held = made.get("held_beyond", [])
+        show(indent({**reserved, "from_unix_s": begins_s, "until_unix_s": ends_s, "held_beyond": held}))
         return
     slots = ", ".join(made["slots"])
     show_line(

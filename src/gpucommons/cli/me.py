@@ -10,7 +10,7 @@ import typer
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.gpus_view import missing
 from gpucommons.cli.job_view import co2_text, money_text
-from gpucommons.cli.lease_view import request_line, requests_before, requests_of
+from gpucommons.cli.lease_view import LONG_WAIT_S, request_line, requests_before, requests_of, start_line
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import Line, plain_line, show, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, reading
@@ -71,6 +71,7 @@ def gather(reader: Reader, user: str, uid: int) -> tuple[Document, list[str]]:
         "requests": {id: {**queue["waiting"][id], "behind": requests_before(queue, id)} for id in asked}
         if queue
         else None,
+        "leases": {id: lease for id, lease in queue["leases"].items() if lease["user"] == user} if queue else None,
         "messages": received,
         "month": None if accounts is None else {month: _with_currency(accounts[month])},
         "quota": allocations["quotas"].get(user) if allocations else None,
@@ -152,6 +153,7 @@ def _lines(me: Document, waits: list[str], width: int | None) -> Iterator[Line]:
 
 def _end(me: Document, waits: list[str]) -> Iterator[str]:
     yield from map(message_line, (me["messages"] or {}).values())
+    yield from (start_line(lease) for lease in (me["leases"] or {}).values() if lease["waited_s"] >= LONG_WAIT_S)
     yield from (f"wait: {line}" for line in waits)
     if not waits and (me["clients"] is not None or me["requests"] is not None):
         yield "wait: none of your programs waits"

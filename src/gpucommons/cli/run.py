@@ -25,7 +25,7 @@ from gpucommons.base.periods import parse_duration, spoken_duration
 from gpucommons.base.text import parse_gpu_memory, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.job_view import figure_lines, slot_names
-from gpucommons.cli.lease_view import waiting_line
+from gpucommons.cli.lease_view import LONG_WAIT_S, waiting_line
 from gpucommons.cli.options import ConfigFile, load_settings
 from gpucommons.cli.output import clear_live, has_live_line, ring_bell, show_error, show_live
 from gpucommons.config.runtime_directory import lease_sockets
@@ -160,8 +160,6 @@ NO_SLOT: Final = 75
 # What the name of a script ends with.
 _SCRIPTS: Final = frozenset({".py", ".sh", ".bash", ".ipynb", ".jl", ".js", ".lua", ".m", ".pl", ".r", ".rb"})
 _REPORT_S: Final = 4.0
-# Who waited for so long may look elsewhere: the terminal rings when the command starts.
-_BELL_AFTER_S: Final = 10.0
 _AGENT_START_S: Final = 5.0
 
 
@@ -347,7 +345,7 @@ class _Run:
             return NO_SLOT
         self._line.clear()
         if has_live_line() and waited_s >= 1:
-            if waited_s >= _BELL_AFTER_S:
+            if waited_s >= LONG_WAIT_S:
                 ring_bell()
             _note(f"waited {spoken_duration(waited_s)}, runs on {_names(slots)}")
         return self._run_child(slots, waited_s)

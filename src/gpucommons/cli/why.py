@@ -2,11 +2,12 @@
 
 import os
 import pwd
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
 
+from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import parse_decimal, printable_lines
 from gpucommons.cli.agent_client import Document
 from gpucommons.cli.command_line import NotFound
@@ -55,10 +56,11 @@ def why(
         for key, row in processes.items()
         if row["pid"] in paused or not row["limit"] or row["limit"]["kind"] != "turn" or row["pid"] not in explained
     }
+    held = {} if reader.agent is None else held_without_process(reader, target, processes)
     rooms = list(room_lines(turns, os.getuid(), target))
     gpus = {turns["clients"][id]["gpu_uuid"] for id in clients} | {row["gpu_uuid"] for row in processes.values()}
     rooms += kept_lines(turns, gpus, target)
-    if not clients and not requests and not unscheduled and not rooms:
+    if not any((clients, requests, unscheduled, rooms, held)):
         raise NotFound(
             "none of your programs is on a GPU or waits for one; see 'gpucommons queue' and 'gpucommons who'"
             if target is None
@@ -71,7 +73,8 @@ def why(
         )
         envelope = {name: value for name, value in document.items() if name not in ("turns", "queue")}
         others = {key: {**row, "paused_for_lease": paused.get(row["pid"])} for key, row in unscheduled.items()}
-        show(indent({**envelope, "why": by_id, "requests": waiting, "unscheduled": others, "parking": rooms}))
+        programs = {"why": by_id, "requests": waiting, "unscheduled": others}
+        show(indent({**envelope, **programs, "parking": rooms, "held": held}))
         return
     now_s = document["time_unix_s"] if queued is None else queued["time_unix_s"]
     lines = [request_line(queue, id, now_s) for id in requests] if queue else []
@@ -84,6 +87,7 @@ def why(
         else _running_line(row, row["pid"] in explained)
         for row in unscheduled.values()
     ]
+    lines += [_held_line(row) for row in held.values()]
     show(printable_lines(wrap_lines(lines, terminal_width())))
 
 
@@ -99,6 +103,13 @@ def _running_line(row: Document, takes_turns: bool) -> str:
     if row["limit"] and row["limit"]["kind"] != "parked":
         name += " runs" if takes_turns else " runs and takes no turns"
     return f"{name}: {row['limit']['sentence']}." if row["limit"] else f"{name}; what limits it is not known."
+
+
+def _held_line(row: Document) -> str:
+    """Of a workload that has a GPU and uses it with no process."""
+    name = f"{row['workload']} ({row['job']})" if row["job"] not in ("", row["workload"]) else row["workload"]
+    idle = "" if row["idle_s"] is None else f" and has not used it for {spoken_duration(row['idle_s'])}"
+    return f"{name} of {row['account']} holds GPU {row['slot']}{idle}; none of its processes is on the GPU now."
 
 
 def find_paused_for_leases(queue: Document | None) -> dict[int, str]:
@@ -148,6 +159,22 @@ def processes_of(reader: Reader, target: str | None) -> dict[str, Document]:
         for key, row in rows.items()
         if target in (str(row["pid"]), row["job"], row["container"], row["pod"] or row["user"], row["account"])
         or (row["slot"], row["user"]) in places
+    }
+
+
+def held_without_process(reader: Reader, target: str | None, processes: Mapping[str, Document]) -> dict[str, Document]:
+    """What a job, a container, a pod or a user holds without a process on the GPU, such as a command of `run` that
+    computes elsewhere: rows of `allocations`, with how long the slot has been idle. Without a target, one's own."""
+    slots = reader.get("slots")["slots"] or {}
+    allocations = reader.get("allocations")["allocations"]
+    running = {(row["slot"] or str(row["gpu_index"]), row["account"]) for row in processes.values()}
+    own = user_name(os.getuid())
+    return {
+        key: {**row, "idle_s": slots.get(row["slot_uuid"], {}).get("idle_s")}
+        for key, row in (allocations["held"] if allocations else {}).items()
+        if row["share_ratio"]
+        and (row["slot"], row["account"]) not in running
+        and (own == row["user"] if target is None else target in (row["workload"], row["job"], row["pod"], row["user"]))
     }
 
 
