@@ -11,6 +11,7 @@ from gpucommons.config.load import load
 from gpucommons.config.reference import configuration_page
 from gpucommons.config.settings import Settings
 from gpucommons.faces.dialects.all import DIALECTS, metrics_page
+from gpucommons.faces.documents.openapi import index
 from gpucommons.faces.web.routes.pages import glossary_document
 from gpucommons.model.words import SharingClass
 
@@ -92,3 +93,13 @@ def test_five_students_may_share_a_gpu(tmp_path: Path) -> None:
     assert settings.leases.share_limit == 5
     (quota,) = settings.lease_quotas.values()
     assert 5 * (quota.sm_percent or 100) <= 100
+
+
+def test_the_page_about_the_api_has_every_path_and_parameter() -> None:
+    page = (DOCS / "page.md").read_text()
+    rows = dict(re.findall(r"^\| `(/api/v1/[^`]+)` \|([^|]*)\|", page, re.MULTILINE))
+    resources = index("x")["resources"]
+    assert isinstance(resources, dict)
+    described = {path: set(one["parameters"]) for path, one in resources.items()}
+    del described["/api/v1/"], described["/api/v1/openapi.json"]
+    assert {path: set(re.findall(r"`(\w+)`", cell)) for path, cell in rows.items()} == described

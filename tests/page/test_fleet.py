@@ -194,6 +194,22 @@ def test_a_prometheus_that_went_away_is_named_and_the_last_view_stays(browser: B
         assert page.locator("main.old").count() == 1, "and is marked as old"
 
 
+def test_no_problem_is_not_said_next_to_a_user_who_waits(browser: Browser, shown: ShownFleet) -> None:
+    document = json.loads(shown.agent.get("/api/v1/fleet")[1])
+    fleet_now = document["fleet"]
+    for node in fleet_now["nodes"].values():
+        node.update({"answers": True, "problems": {}, "problem_sentence": ""})
+    free = [part for part in fleet_now["summary"]["parts"] if part["name"] == "free"]
+    waiting = {**free[0], "name": "waiting", "text": "1 waiting", "tone": "plain", "detail": ""}
+    for parts, is_calm in ((free, True), ([*free, waiting], False)):
+        fleet_now["summary"]["parts"] = parts
+        with opened(browser, shown.url, ready=READY) as page:
+            page.route("**/api/v1/fleet", lambda route: route.fulfill(json=document))
+            page.reload()
+            expect(page.locator(".sentence > li")).to_have_count(len(parts))
+            assert ("No problem." in page.inner_text("main")) is is_calm
+
+
 def test_a_very_large_fleet_is_drawn_up_to_a_limit_and_in_full_when_asked(browser: Browser, shown: ShownFleet) -> None:
     document = json.loads(shown.agent.get("/api/v1/fleet")[1])
     slot = document["fleet"]["slots"][0]

@@ -95,9 +95,11 @@ _WORDS: Final = {
     ProblemKind.LEDGER: "accounts not written",
     ProblemKind.SOURCE_FAILING: "source failing",
     ProblemKind.TRESPASSER: "process on a leased GPU",
+    ProblemKind.OUTSIDE_ALLOCATION: "job outside of its allocation",
     ProblemKind.OVER_MEMORY_SHARE: "job with more memory than its shards",
     ProblemKind.MPS: "problem of MPS",
     ProblemKind.CHANNEL_FAILING: "messages not delivered",
+    ProblemKind.ALERT: "alert of Alertmanager",
     ProblemKind.OVER_QUOTA: "user over quota",
     ProblemKind.HELD_IDLE: "GPU held idle for long",
 }
@@ -115,7 +117,8 @@ def problem_words(counts: Mapping[str, int]) -> str:
 
 
 def _word(kind: str) -> str:
-    return _WORDS.get(ProblemKind(kind), kind) if kind in _ORDER else kind.replace("_", " ")
+    """That of a newer agent has its own name."""
+    return _WORDS[ProblemKind(kind)] if kind in _ORDER else kind.replace("_", " ")
 
 
 def problems_of(snapshot: Snapshot) -> tuple[Problem, ...]:

@@ -1,7 +1,9 @@
 """From samples of Prometheus to nodes and slots: duplicates, missing labels, nodes that no longer answer."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from gpucommons.faces.fleet import queries
 from gpucommons.faces.fleet.queries import FleetAnswers, Sample
 from gpucommons.faces.fleet.view import fleet_view, silent_targets
 from gpucommons.model.fleet import FleetNode, FleetSlot, FleetState, FleetView
+from gpucommons.model.problems import ProblemKind
 from gpucommons.rules.problems import problem_words
 from gpucommons.rules.summary import fleet_summary
 from unhurried import costly
@@ -101,6 +104,13 @@ def test_every_problem_of_a_node_is_listed_gravest_first() -> None:
         "driver does not answer, 2 x XID error, of a newer agent"
     )
     assert fleet_summary(view).sentence.startswith("1 node with problems")
+
+
+@pytest.mark.parametrize("kind", ProblemKind)
+def test_every_kind_of_problem_has_words_and_a_row_on_the_page_about_problems(kind: ProblemKind) -> None:
+    assert re.fullmatch(r"[A-Za-z][A-Za-z ]+", problem_words({kind: 1})), "words, not the name of a kind"
+    page = Path(__file__).resolve().parents[3] / "docs" / "page.md"
+    assert f"\n| `{kind}` | " in page.read_text()
 
 
 def test_what_is_not_a_number_is_missing_and_not_zero() -> None:

@@ -5,7 +5,7 @@ import { html, classes } from './html.js';
 import { Still } from './lazy.js';
 import { Choice } from './parts.js';
 import { bytes, clock, count, duration, hours, kilowattHours, money, percent, plural } from './format.js';
-import { Strip } from './sections/now.js';
+import { isCalm, Strip } from './sections/now.js';
 import { QUEUED, stateWord } from './states.js';
 
 const EVERY_MS = 5000;
@@ -263,7 +263,7 @@ function Problems({ fleet }) {
     ...answering.filter((row) => !isHeldIdleOnly(row)).map(problemRow),
   ];
   const idle = answering.filter(isHeldIdleOnly).map(problemRow);
-  if (!rows.length && !idle.length) return html`<p id="problems" class="quiet">No problem.</p>`;
+  if (!rows.length && !idle.length) return isCalm(fleet) && html`<p id="problems" class="quiet">No problem.</p>`;
   return html`<ol id="problems" class="problems" aria-label="nodes with problems">${rows.slice(0, MOST_PROBLEMS)}</ol>
     <${Folded} what=${`${rows.length - MOST_PROBLEMS} more`} rows=${rows.slice(MOST_PROBLEMS)} />
     <${Folded} what=${`${plural(idle.length, 'node')} with GPUs held idle`} rows=${idle} />`;

@@ -59,7 +59,7 @@ function target(document, part) {
 }
 
 // A user who waits, or a GPU that is held idle, is not a problem of the node, but "No problem" next to one would be wrong.
-const isCalm = ({ summary }) =>
+export const isCalm = ({ summary }) =>
   !summary.parts.some((part) => part.name === 'waiting' || ['bad', 'warning'].includes(part.tone));
 
 function Problems({ document }) {
