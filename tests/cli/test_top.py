@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
@@ -928,3 +929,37 @@ def test_the_environment_of_another_users_process_is_not_shown_to_root_either() 
                     environment_lines(*own_row(process.pid, claimed))
         finally:
             process.kill()
+
+
+# The pages that list the keys.
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+# The names of keys on the pages, where textual has others.
+KEY_NAMES = {
+    "full_stop": ".",
+    "greater_than_sign": ">",
+    "comma": ",",
+    "less_than_sign": "<",
+    "slash": "/",
+    "question_mark": "?",
+    "exclamation_mark": "!",
+    "ctrl+c": "Ctrl-C",
+    "escape": "Esc",
+}
+# Of the tables of textual, not of the app; Esc is on the pages where it clears the filter.
+OF_TABLES = {"Tab", "Enter", "arrows", "1", "6"}
+
+
+def keys_of_page(page: str, heading: str) -> set[str]:
+    rows = (DOCS / page).read_text().partition(heading)[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [row.split(" | ")[0] for row in rows]
+    return {key.strip("`,") for cell in cells for key in re.findall(r"`[^`]+`|Ctrl-C|Enter|Tab|arrows", cell)}
+
+
+def test_the_pages_list_the_keys_that_there_are() -> None:
+    bindings = [binding for binding in Top.BINDINGS if isinstance(binding, Binding)]
+    bound = {KEY_NAMES.get(key, key) for binding in bindings for key in binding.key.split(",")}
+    full = keys_of_page("commands.md", "\n| key | what it does | in nvitop |\n")
+    assert full - OF_TABLES == bound - {str(number) for number in range(1, 7)} - {"Esc"}
+    brief = keys_of_page("page.md", "\n| key | action |\n")
+    assert {"p", "/", "q"} < brief <= full

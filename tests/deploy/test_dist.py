@@ -200,7 +200,12 @@ for place in etc opt usr/local; do
     mkdir -p "/mnt/$place/upper" "/mnt/$place/work"
     mount -t overlay overlay -o "lowerdir=/$place,upperdir=/mnt/$place/upper,workdir=/mnt/$place/work" "/$place"
 done
-"$INSTALL" --share --source "$WHEEL"
+sed -i /^docker:/d /etc/group
+"$INSTALL" --docker --source "$WHEEL" 2>&1 | grep -o "there is no group 'docker'"
+[ ! -e /opt/gpucommons ] || echo "/opt/gpucommons was created"
+echo docker:x:990: >>/etc/group
+"$INSTALL" --share --docker --source "$WHEEL"
+cat /etc/systemd/system/gpucommons.service.d/docker.conf
 echo "version: $(/usr/local/bin/gpucommons --version)"
 systemd-analyze verify /etc/systemd/system/gpucommons.service /etc/systemd/system/gpucommons-pauser.service 2>&1 |
     grep gpucommons || echo verified
@@ -233,10 +238,12 @@ def test_install_in_a_root_of_its_own(dist: Dist, tmp_path: Path) -> None:
         timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    refused, version, *rest = done.stdout.splitlines()
+    refused, without_docker, *drop_in, version, verified, gone = done.stdout.splitlines()
     assert refused == "systemd does not run here, nothing was changed"
+    assert without_docker == "there is no group 'docker'"
+    assert drop_in == ["[Service]", "SupplementaryGroups=docker"]
     assert version.startswith(f"version: gpucommons {__version__} ")
-    assert rest == ["verified", "gone"], done.stdout + done.stderr
+    assert (verified, gone) == ("verified", "gone"), done.stdout + done.stderr
     first = ["daemon-reload", "enable gpucommons-pauser", "restart gpucommons-pauser"]
     first += ["enable gpucommons", "restart gpucommons"]
     services = ("gpucommons", "gpucommons-pauser", "gpucommons-stack")

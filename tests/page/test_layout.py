@@ -13,6 +13,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browser import opened
+from fakes.nvml.build import build
+from fakes.nvml.control import FakeNvml
+from needs import needs_program
 from page.test_glance import FIRST_SCREEN
 from running import running_agent
 from waiting import until
@@ -180,6 +183,21 @@ def test_without_a_gpu_the_page_shows_what_there_is_and_names_the_driver_once(br
         )
         assert hint == 0, "no gap for the legend of GPUs that do not exist"
         assert page.evaluate(FAULTS) == []
+
+
+def test_a_driver_that_does_not_answer_is_the_first_line_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    needs_program("cc")
+    (tmp_path / "library").mkdir()
+    driver = FakeNvml(tmp_path / "driver", build(tmp_path / "library"))
+    driver.say("gpus 2", "fail * 18", "fail nvmlInit 18")
+    with running_agent(environment=driver.environment()) as agent, opened(browser, agent.url, height=800) as page:
+        problem = page.locator("#problems li").first
+        expect(problem).to_contain_text("The NVIDIA driver does not answer")
+        expect(problem.locator("[data-f=remedy]")).to_have_text(re.compile("[Rr]eboot"))
+        shown = str(page.evaluate(FIRST_SCREEN))
+        assert "driver does not answer" in shown
+        assert "No problem." not in shown
+        assert page.evaluate("document.title").startswith("driver does not answer")
 
 
 def test_processes_have_a_user_a_pid_a_time_and_their_share_of_the_cpu(browser: Browser, lab: str) -> None:

@@ -30,7 +30,7 @@ from gpucommons.stack.prometheus import NotificationTiming, alertmanager_config
 from needs import needs_program
 from prometheus_server import free_port
 from receivers import PASSWORD, TOKEN, USER, Hook, Mailbox, hook, mailbox
-from running import running_agent
+from running import RunningAgent, running_agent
 from stack.promql import panel_queries, rules
 from stack.stacks import settings_on_free_ports, stack_in
 from stack.time_lapse import time_lapse
@@ -63,6 +63,7 @@ class Site:
     victoria: Api
     alertmanager: str
     engine: LocalEngine
+    nodes: Mapping[str, RunningAgent]
     mail: Mailbox
     hook: Hook
 
@@ -75,6 +76,14 @@ class Site:
     def alert(self, name: str, **labels: str) -> dict[str, Any] | None:
         expected = {"alertname": name, **labels}.items()
         return next((alert for alert in self.alerts() if expected <= alert["labels"].items()), None)
+
+    def sent(self, **labels: str) -> set[str]:
+        """The names of the alerts with these labels that fire and are not muted."""
+        return {
+            alert["labels"]["alertname"]
+            for alert in self.alerts()
+            if alert["status"]["state"] == "active" and labels.items() <= alert["labels"].items()
+        }
 
 
 def until_each_has_data(api: Api, names: Mapping[str, str]) -> None:
@@ -116,14 +125,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     tls.load_cert_chain(pair.cert_file, pair.key_file)
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         state = {"STATE_DIRECTORY": str(root)}
-        urls = []
+        nodes = {}
         # The GPUs of the second node have no price.
         for name, price in (("lab", "2"), ("faults", '{ "*H100*" = 2 }')):
             config = root / f"{name}.toml"
             config.write_text(f"[accounts]\nprice_per_gpu_hour = {price}\n")
             given = ("--simulate", name, "--config", str(config))
-            urls.append(stack.enter_context(running_agent(*given, environment=state)).url)
-        lab, faults = urls
+            nodes[name] = stack.enter_context(running_agent(*given, environment=state))
+        lab, faults = (node.url for node in nodes.values())
         victoria = stack.enter_context(running_victoria(root / "victoria"))
         mail, smarthost = stack.enter_context(mailbox(tls=tls))
         alerts, url = stack.enter_context(hook(TOKEN))
@@ -161,7 +170,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         stack.callback(engine.stop)
         engine.start()
         apis = Api(settings.prometheus_listen), Api(victoria)
-        yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, mail, alerts)
+        yield Site(root / "stack", *apis, settings.alertmanager_listen, engine, nodes, mail, alerts)
 
 
 def test_every_target_is_up(site: Site) -> None:
@@ -258,6 +267,21 @@ def test_every_panel_shows_data(site: Site) -> None:
 def test_victoria_metrics_answers_the_same_queries(site: Site) -> None:
     """It has what Prometheus has sent, which comes some seconds later, recorded series included."""
     until_each_has_data(site.victoria, panels_of_a_user(site.prometheus) | recorded_series())
+
+
+def test_a_gpu_that_fell_off_the_bus_is_one_alert(site: Site) -> None:
+    """XID 79, whose series there is, and the loss of the GPU."""
+    lost = until(lambda: site.alert("GPUCommonsGPULost", node="faults"), "the GPU is missed")
+    uuid = lost["labels"]["gpu_uuid"]
+    assert site.prometheus.query(f'gpucommons_gpu_xid_errors_total{{node="faults",uuid="{uuid}",xid="79"}} > 0')
+    until(lambda: site.sent(node="faults", gpu_uuid=uuid) == {"GPUCommonsGPULost"}, "one alert")
+
+
+def test_a_dead_node_is_one_alert(site: Site) -> None:
+    """The last test that has the node: none of its four dialects can be scraped any more."""
+    site.nodes["faults"].stop(signal.SIGKILL)
+    until(lambda: site.sent(node="faults") == {"GPUCommonsAgentDown"}, "one alert for the node", within_s=120)
+    assert "GPUCommonsAgentDown" not in site.sent(node="lab")
 
 
 def test_the_list_of_panels_that_may_be_empty_names_panels_that_exist() -> None:
