@@ -948,12 +948,13 @@ KEY_NAMES = {
 }
 # Of the tables of textual, not of the app; Esc is on the pages where it clears the filter.
 OF_TABLES = {"Tab", "Enter", "arrows", "1", "6"}
+KEY = re.compile(r"`[^`]+`|Ctrl-C|Enter|Tab|arrows")
 
 
 def keys_of_page(page: str, heading: str) -> set[str]:
-    rows = (DOCS / page).read_text().partition(heading)[2].partition("\n\n")[0].splitlines()[2:]
+    rows = (DOCS / page).read_text().partition(heading)[2].partition("\n\n")[0].splitlines()[1:]
     cells = [row.split(" | ")[0] for row in rows]
-    return {key.strip("`,") for cell in cells for key in re.findall(r"`[^`]+`|Ctrl-C|Enter|Tab|arrows", cell)}
+    return {key.removeprefix("`").removesuffix("`") for cell in cells for key in KEY.findall(cell)}
 
 
 def test_the_pages_list_the_keys_that_there_are() -> None:
