@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,7 +48,8 @@ def taken(identities: IdentityTable = IDENTITIES) -> Snapshot:
 
 
 def shown(snapshot: Snapshot, **parameters: str) -> str:
-    lines = who_lines(api_document(snapshot, "who", parameters)["who"], api_document(snapshot, "gpus")["gpus"], None)
+    who, gpus = api_document(snapshot, "who", parameters)["who"], api_document(snapshot, "gpus")["gpus"]
+    lines = who_lines(who, gpus, None, of_user="user" in parameters)
     return "".join(f"{line}\n" for line in texts_of(lines))
 
 
@@ -113,7 +115,10 @@ def test_one_user() -> None:
     assert "unattributed" not in text
     assert shown(taken(), user="1000") == text
     assert "notebook" in shown(taken(), user="carol")
-    assert "train-0" in shown(taken(), user="ml/train-0")
+    of_pod = shown(taken(), user="ml/train-0")
+    assert "train-0" in of_pod
+    assert re.findall(r"^GPU \d", of_pod, re.MULTILINE) == ["GPU 0"], "with processes of others alone it is left out"
+    assert "no process" not in of_pod
 
 
 def test_one_gpu() -> None:

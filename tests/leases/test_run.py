@@ -319,9 +319,10 @@ def test_a_reservation_of_a_slot_that_is_held_says_so_until_it_is_free(shared_la
     lab = shared_lab
     status, out, err = lab.command("reserve", "--for", "1h")
     assert (status, err) == (0, "")
-    made, held, *_, then = out.splitlines()
+    made, held, moves, then = out.splitlines()
     (id, slot) = re.findall(r"^reservation (r\d+): GPU (\d) from ", made)[0]
-    assert re.match(rf"note: GPU {slot} is held by \w+.*; the reservation moves to a GPU that is free then, or ", held)
+    assert re.fullmatch(rf"note: GPU {slot} is held by \w+(, idle for .*)?", held)
+    assert moves == "note: where that is so at its start, the reservation moves to a GPU that is free, or waits."
     assert then == "At that time start your command with 'gpucommons run': it gets a reserved GPU."
     until(lambda: lab.queue()["reservations"][id]["held"], "the reservation is in force")
     assert re.search(rf"^{id} .* held by others$", lab.command("reservations")[1], re.MULTILINE)

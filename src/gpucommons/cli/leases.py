@@ -22,6 +22,7 @@ from gpucommons.cli.lease_view import local_time, queue_lines, reservation_lines
 from gpucommons.cli.options import AsJson, ConfigFile, load_settings
 from gpucommons.cli.output import show, show_line, show_lines, terminal_width
 from gpucommons.cli.reader import Reader, reading
+from gpucommons.cli.text_table import wrap_lines
 from gpucommons.config.runtime_directory import lease_sockets
 from gpucommons.faces.documents.values import indent
 from gpucommons.leases.protocol import LeaseServiceGone, answer_of
@@ -175,18 +176,18 @@ def reserve(
     if as_json:
         # The names of a reservation in the document of /api/v1/queue.
         reserved = {name: made[name] for name in ("id", "gpus", "slots")}
-        held = made.get("held_beyond", [])
-        show(indent({**reserved, "from_unix_s": begins_s, "until_unix_s": ends_s, "held_beyond": held}))
+        times = {"from_unix_s": begins_s, "until_unix_s": ends_s}
+        show(indent({**reserved, **times, "held_beyond": made["held_beyond"]}))
         return
     slots = ", ".join(made["slots"])
     show_line(
         printable(f"reservation {made['id']}: GPU {slots} from {local_time(begins_s)} until {local_time(ends_s)}")
     )
-    for sentence in made.get("held_beyond", ()):
-        show_line(
-            printable(f"note: {sentence}; the reservation moves to a GPU that is free then, or waits for this one")
-        )
-    show_line(printable("At that time start your command with 'gpucommons run': it gets a reserved GPU."))
+    lines = [f"note: {sentence}" for sentence in made["held_beyond"]]
+    if lines:
+        lines.append("note: where that is so at its start, the reservation moves to a GPU that is free, or waits.")
+    lines.append("At that time start your command with 'gpucommons run': it gets a reserved GPU.")
+    show(printable_lines(wrap_lines(lines, terminal_width())))
 
 
 @reading()

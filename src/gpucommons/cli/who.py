@@ -44,14 +44,17 @@ _AMOUNTS = ("memory", "sm", "power")
 Document = Mapping[str, Any]
 
 
-def who_lines(who: Document, gpus: Document, width: int | None, turns: Document | None = None) -> Iterator[Line]:
+def who_lines(
+    who: Document, gpus: Document, width: int | None, turns: Document | None = None, of_user: bool = False
+) -> Iterator[Line]:
     """`who`, `gpus` and `turns`, for parked programs, are those parts of the API's documents. `width` is the
-    terminal's; None: in full."""
+    terminal's; None: in full. `of_user`: `who` has the processes of one user; GPUs without one are left out."""
     processes = list(who["processes"].values())
-    for number, (uuid, reported) in enumerate(who["reported"].items()):
+    by_gpu = {uuid: [row for row in processes if row["gpu_uuid"] == uuid] for uuid in who["reported"]}
+    for number, uuid in enumerate(uuid for uuid, rows in by_gpu.items() if rows or not of_user):
         if number:
             yield []
-        rows = [row for row in processes if row["gpu_uuid"] == uuid]
+        rows, reported = by_gpu[uuid], who["reported"][uuid]
         for line in wrap_lines([_gpu_line(uuid, reported, gpus["by_uuid"].get(uuid))], width):
             yield [Span(printable(line), "bold")]
         hidden = who["owners"].get(_HIDDEN, {"by_gpu": {}})["by_gpu"].get(uuid)
@@ -258,5 +261,5 @@ def who(
         show(explain(reading, document["explanations"]))
     else:
         turns = reader.get("turns")["turns"] if user is None and gpu is None else None
-        show_lines(who_lines(reading, reader.get("gpus")["gpus"], terminal_width(), turns))
+        show_lines(who_lines(reading, reader.get("gpus")["gpus"], terminal_width(), turns, user is not None))
         show(hidden_note(document, "who"))
