@@ -158,7 +158,7 @@ def _portions(amounts: Sequence[int | None], basis: Basis) -> list[Portion | Non
 def _weigh(total: int, weights: Sequence[int], rest_weights: Rest) -> tuple[list[int], Rest]:
     """Integer shares of the total by weight, for residents and reasons; the remainder is rounding."""
     whole = sum(weights) + sum(rest_weights.values())
-    amounts = [total * weight // whole if whole else 0 for weight in weights]
+    amounts = [total * weight // whole if weight else 0 for weight in weights]
     rest: Rest = {}
     for reason, weight in rest_weights.items():
         _leave(rest, reason, total * weight // whole if whole else 0)

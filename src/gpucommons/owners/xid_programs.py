@@ -22,7 +22,7 @@ _REMEMBERED_S = 120.0
 # The kernel log has the line within this time of the driver's event, or it has none.
 _SETTLED_S = 3.0
 _KEPT = 64
-_GPU_UUID = attrgetter("place.gpu_uuid")
+_place_of = attrgetter("place.gpu_uuid", "pid")
 
 
 class _Process(NamedTuple):
@@ -53,11 +53,13 @@ class _OnGpus(NamedTuple):
 
     def without(self, later: tuple[ProcessShare, ...]) -> Iterator[tuple[str, _Process]]:
         """The processes, and their GPUs, that are not among the later ones."""
-        if all(list(map(get, self.shares)) == list(map(get, later)) for get in (attrgetter("pid"), _GPU_UUID)):
+        # Nearly always the same processes, and most of them unchanged: then they are the same objects.
+        changed = [pair for pair in zip(self.shares, later, strict=False) if pair[0] is not pair[1]]
+        if len(self.shares) == len(later) and all(_place_of(old) == _place_of(new) for old, new in changed):
             return
-        names, present = account_names(self.allocations), {(share.place.gpu_uuid, share.pid) for share in later}
+        names, present = account_names(self.allocations), set(map(_place_of, later))
         for share in self.shares:
-            if (share.place.gpu_uuid, share.pid) not in present:
+            if _place_of(share) not in present:
                 yield share.place.gpu_uuid, self._process(share, names)
 
 
