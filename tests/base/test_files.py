@@ -58,6 +58,24 @@ def test_a_draft_is_never_written_through_a_link(tmp_path: Path) -> None:
     assert state.read_bytes() == b"{1}"
 
 
+def test_a_link_that_comes_after_an_old_draft_was_removed_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    unlink = os.unlink
+
+    def unlink_and_link(path: Path) -> None:
+        unlink(path)
+        path.symlink_to(victim)
+
+    (tmp_path / "leases.json.new").touch()
+    monkeypatch.setattr(os, "unlink", unlink_and_link)
+    with pytest.raises(FileExistsError):
+        replace_state_file(tmp_path / "leases.json", b"{}")
+    assert victim.read_text() == "kept"
+
+
 def test_a_link_in_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("kept")

@@ -169,6 +169,20 @@ def test_stopping_while_clients_are_connected_logs_nothing(tmp_path: Path, caplo
     assert not path.exists()
 
 
+def test_every_connection_has_ended_once_it_has_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+
+    async def scenario(server: LineServer) -> None:
+        clients = [await connect(path) for _ in range(3)]
+        assert len(server.connections) == 3
+        await server.stop()
+        assert not server.connections
+        for client in clients:
+            client.writer.close()
+
+    serving(path, scenario)
+
+
 def test_the_first_path_that_can_be_served_is(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
