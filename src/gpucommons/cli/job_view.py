@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpucommons.base.periods import spoken_duration
 from gpucommons.base.text import gibibytes, memory_text
-from gpucommons.rules.job_hints import JobOutcome, job_hints
 
 if TYPE_CHECKING:
     from gpucommons.model.fleet import NodeUse
@@ -99,6 +98,9 @@ def node_hints(nodes: "Mapping[str, NodeUse]") -> list[str]:
     gpus = [figures for use in nodes.values() for figures in use.gpus.values()]
     if any("gpu_utilization" not in figures for figures in gpus):
         return []
+    # Imported here: a command that reads loads no rules.
+    from gpucommons.rules.job_hints import JobOutcome, job_hints
+
     held_s = sum(len(use.gpus) * (use.run_time or 0.0) for use in nodes.values())
     used = sum(1 for figures in gpus if figures["gpu_utilization"])
     return [f"hint: {hint}" for hint in job_hints(JobOutcome(held_s, len(gpus), used))]
