@@ -93,6 +93,27 @@ def test_settings_that_contradict_each_other_are_all_reported(tmp_path: Path) ->
     assert len(done.stderr.splitlines()) == 5
 
 
+def test_a_wrong_value_hides_no_contradiction_of_other_sections_and_makes_none(tmp_path: Path) -> None:
+    """Of a section with a mistake nothing is judged, since its values are defaults: idle.act would need [scheduler]."""
+    file = tmp_path / "gpucommons.toml"
+    file.write_text(f"""\
+[scheduler]
+mode = "funny"
+share_programs = "all"
+[idle]
+act = "park"
+[lease_quotas]
+wrong = {{ gpus = "many", user = "*" }}
+{CONTRADICTING.removeprefix("[lease_quotas]")}""")
+    done = command("check-config", str(file))
+    assert done.returncode == 2
+    found = [line.partition(": ")[2] for line in done.stderr.splitlines()]
+    assert [line.partition("line ")[2][:1] for line in found[:2]] == ["2", "7"]
+    assert [line.partition(":")[0] for line in found[2:]] == [
+        *("sharing_quotas.empty", "sharing_quotas.half", "lease_quotas.both", "lease_quotas.none", "owners.order"),
+    ]
+
+
 def test_groups_users_files_and_directories_that_do_not_exist_are_warnings(tmp_path: Path) -> None:
     (tmp_path / "groups").mkdir()
     (tmp_path / "groups" / "vision.members").write_text("alice\n")

@@ -6,10 +6,10 @@ import os
 import pwd
 import re
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -22,8 +22,16 @@ from gpucommons.base.text import is_mail_address, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, show_error, show_line
-from gpucommons.config.load import LoadedSettings, as_toml, attribute, free_sections, keys, keys_of, load
-from gpucommons.config.option import ConfigError, Mistakes
+from gpucommons.config.load import (
+    LoadedSettings,
+    as_toml,
+    attribute,
+    free_sections,
+    keys,
+    keys_of,
+    load_without_mistakes,
+)
+from gpucommons.config.option import ConfigError
 from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.values import Json, indent
 
@@ -131,15 +139,13 @@ def _is_user(name: str) -> bool:
 
 def _load_checked(file: Path) -> LoadedSettings:
     """Raises ConfigError, with every mistake that would keep the agent from starting."""
-    loaded = load(file, os.environ, {})
-    settings, mistakes = loaded.settings, Mistakes()
-    with mistakes.collect():
-        check_scheduler(settings.scheduler)
-    with mistakes.collect():
-        check_parking(settings.parking, settings.scheduler)
-    for check in (check_slurm, check_rules, check_idle, check_lease_quotas, _check_owner_rules):
-        with mistakes.collect():
-            check(settings)
+    loaded, mistakes = load_without_mistakes(file, os.environ, {})
+    wrong = mistakes.sections
+    for check, sections in _CHECKS:
+        # Of a section with a mistake it would judge a default. A mistake outside of the file may be in any section.
+        if not wrong & {"", *sections}:
+            with mistakes.collect():
+                check(loaded.settings)
     mistakes.raise_any()
     return loaded
 
@@ -149,6 +155,18 @@ def _check_owner_rules(settings: Settings) -> None:
     file = settings.owners.rules_file
     readable = not file or not Path(file).exists() or os.access(file, os.R_OK)
     owner_rules(settings.owners if readable else replace(settings.owners, rules_file=""))
+
+
+# What the agent checks when it starts, and the sections that each check reads. Rows with a mistake are left out.
+_CHECKS: Final[tuple[tuple[Callable[[Settings], None], tuple[str, ...]], ...]] = (
+    (lambda settings: check_scheduler(settings.scheduler), ("scheduler",)),
+    (lambda settings: check_parking(settings.parking, settings.scheduler), ("parking", "scheduler")),
+    (check_slurm, ("slurm", "scheduler", "leases")),
+    (check_rules, ()),
+    (check_idle, ("idle", "mail", "webhook", "scheduler", "leases")),
+    (check_lease_quotas, ("ledger", "leases")),
+    (_check_owner_rules, ("owners",)),
+)
 
 
 def _values(loaded: LoadedSettings) -> list[_Value]:

@@ -41,7 +41,7 @@ class TomlFile:
         except ConfigError as error:
             line = line_of(self.text, key)
             where = self.path if line is None else f"{self.path}: line {line}"
-            raise ConfigError(f"{where}: {error}", line) from error
+            raise ConfigError(f"{where}: {error}", line, key[0]) from error
 
 
 def read_toml(path: Path) -> TomlFile:
@@ -181,6 +181,19 @@ def _sections() -> Iterator[tuple[str, type]]:
 
 
 def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]) -> LoadedSettings:
+    """Raises ConfigError, which has every mistake of a value."""
+    loaded, mistakes = load_without_mistakes(file, environment, flags)
+    mistakes.raise_any()
+    return loaded
+
+
+def load_without_mistakes(
+    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Flag]
+) -> tuple[LoadedSettings, Mistakes]:
+    """What is right: a key with a mistake has its default, and a row of a free section with one is left out.
+
+    Raises ConfigError where the file cannot be read.
+    """
     by_path = {key.path: key for key in keys()}
     values = {path: key.default for path, key in by_path.items()}
     origins = dict.fromkeys(by_path, "default")
@@ -192,7 +205,6 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         layers.append(_from_environment(environment, by_path))
     with mistakes.collect():
         layers.append(_from_flags(flags, by_path))
-    mistakes.raise_any()
     for layer in layers:
         for path, (value, origin) in layer.items():
             values[path], origins[path] = value, origin
@@ -206,7 +218,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
             for key in keys_of(f"{section}.{name}", type(row)):
                 origins[key.path] = f"file {file}" if key.name in toml.document[section][name] else "default"
     warnings = (*_alias_conflicts(environment, by_path.values()), *max_runtime_lines(environment))
-    return LoadedSettings(Settings(**sections), origins, warnings)
+    return LoadedSettings(Settings(**sections), origins, warnings), mistakes
 
 
 _Layer = dict[str, tuple[Any, str]]
@@ -257,7 +269,8 @@ def _free_from_file(toml: TomlFile, mistakes: Mistakes) -> dict[str, dict[str, A
                         hint = _nearest(key, by_name, f"the keys are {', '.join(by_name)}")
                         raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
                     values[key] = _check_value(by_name[key], value, f"{where}: '{key}'")
-            sections[section][name] = row_type(**{attribute(key): value for key, value in values.items()})
+            if len(values) == len(row):
+                sections[section][name] = row_type(**{attribute(key): value for key, value in values.items()})
     return sections
 
 

@@ -14,13 +14,14 @@ from gpucommons.base.text import USER_PLACE, is_mail_address
 class ConfigError(Exception):
     """One line: the key and its value, why the value is wrong, and what to do.
 
-    `line` is the line of the file; None where it is not known, or where several settings contradict each other. `more`
-    are further mistakes of the same file.
+    `line` is the line of the file; None where it is not known, or where several settings contradict each other.
+    `section` is the section of the file; empty for a mistake elsewhere. `more` are further mistakes of the same file.
     """
 
-    def __init__(self, message: str, line: int | None = None) -> None:
+    def __init__(self, message: str, line: int | None = None, section: str = "") -> None:
         super().__init__(message)
         self.line = line
+        self.section = section
         self.more: tuple[ConfigError, ...] = ()
 
 
@@ -36,6 +37,11 @@ class Mistakes:
             yield
         except ConfigError as error:
             self._found += [error, *error.more]
+
+    @property
+    def sections(self) -> frozenset[str]:
+        """Those that have a mistake; an empty name for mistakes outside of the file."""
+        return frozenset(error.section for error in self._found)
 
     def raise_any(self) -> None:
         """Raises the first one in the file, which has the others; those without a line come last."""
