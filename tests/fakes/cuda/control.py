@@ -224,8 +224,9 @@ class FakeCuda:
         # Those that the test did not come to wait for, with the children that a prefix started.
         for process in self.spawned:
             if process.poll() is None:
-                for running in (*psutil.Process(process.pid).children(recursive=True), process):
-                    running.kill()
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
+                process.kill()
                 process.wait()
 
     def _write(self) -> None:
