@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpucommons.cli.job_view import node_hints, node_lines
+from gpucommons.cli.job_view import node_lines
 from gpucommons.faces.fleet.job_comments import admin_comment, system_comment
-from gpucommons.faces.fleet.jobs import job_nodes, job_queries
+from gpucommons.faces.fleet.jobs import job_nodes, job_queries, node_hints
 from gpucommons.faces.fleet.queries import Sample
 from gpucommons.model.fleet import JobRun
 from gpucommons.slurm.jobs import keeps_case, parse_run
@@ -97,15 +97,15 @@ def test_the_hints_are_for_the_gpus_of_all_nodes() -> None:
     first, second = {"node": "gpu1", "slot": "0"}, {"node": "gpu2", "slot": "0"}
     run = [Sample({"node": "gpu1"}, 600.0), Sample({"node": "gpu2"}, 600.0)]
 
-    def hints(of_first: float, of_second: float | None) -> list[str]:
+    def hints(of_first: float, of_second: float | None) -> tuple[str, ...]:
         busy = [Sample(first, of_first), Sample(second, of_second)]
         memory = [Sample(first, 1.0), Sample(second, 1.0)]
         return node_hints(job_nodes({"gpu_utilization": busy, "gpu_used_memory": memory, "run_time": run}))
 
-    assert hints(0.5, 0.0) == ["hint: asked 2 GPUs, used 1: ask for fewer, or let the program use all of them"]
-    assert hints(0.0, 0.0) == ["hint: 2 GPUs were held and never used: does the program find CUDA?"]
-    assert hints(0.5, 0.5) == []
-    assert hints(0.0, None) == [], "of one GPU it is not known"
+    assert hints(0.5, 0.0) == ("asked 2 GPUs, used 1: ask for fewer, or let the program use all of them",)
+    assert hints(0.0, 0.0) == ("2 GPUs were held and never used: does the program find CUDA?",)
+    assert hints(0.5, 0.5) == ()
+    assert hints(0.0, None) == (), "of one GPU it is not known"
 
 
 def test_what_slurm_says_of_the_run() -> None:

@@ -91,16 +91,3 @@ def node_lines(nodes: "Mapping[str, NodeUse]") -> list[str]:
 
 def _part(used: float | None, given: float | None) -> str:
     return f" ({used / given:.0%})" if used is not None and given else ""
-
-
-def node_hints(nodes: "Mapping[str, NodeUse]") -> list[str]:
-    """For the GPUs of all nodes. The ledger of one node has only those of that node."""
-    gpus = [figures for use in nodes.values() for figures in use.gpus.values()]
-    if any("gpu_utilization" not in figures for figures in gpus):
-        return []
-    # Imported here: a command that reads loads no rules.
-    from gpucommons.rules.job_hints import JobOutcome, job_hints
-
-    held_s = sum(len(use.gpus) * (use.run_time or 0.0) for use in nodes.values())
-    used = sum(1 for figures in gpus if figures["gpu_utilization"])
-    return [f"hint: {hint}" for hint in job_hints(JobOutcome(held_s, len(gpus), used))]

@@ -207,7 +207,7 @@ static void open_device_files(const char *files)
     usleep(INITIALISING_US);
 }
 
-/* Of CPU time, as the driver's calls take it: on a busy machine that is as late as whoever watches for it. */
+/* Of CPU time, as the driver's calls take it: on a busy machine it then takes longer, as the agent does. */
 static void compute(long us)
 {
     struct timespec now, begun;

@@ -8,6 +8,7 @@ from gpucommons.base.address import host_of
 from gpucommons.faces.fleet.queries import Sample
 from gpucommons.faces.fleet.reader import FleetSource
 from gpucommons.model.fleet import NodeUse
+from gpucommons.rules.job_hints import JobOutcome, job_hints
 
 _LABELS: Final = ("instance", "node", "slot")
 # Series of a job exist only while it runs: the window may be long.
@@ -55,3 +56,13 @@ def job_nodes(answers: Mapping[str, Sequence[Sample]]) -> dict[str, NodeUse]:
             elif hasattr(use, name):
                 setattr(use, name, value)
     return dict(sorted(use_of_node.items()))
+
+
+def node_hints(nodes: Mapping[str, NodeUse]) -> tuple[str, ...]:
+    """Hints for the GPUs of all nodes. The ledger of one node has only those of that node."""
+    gpus = [figures for use in nodes.values() for figures in use.gpus.values()]
+    if any("gpu_utilization" not in figures for figures in gpus):
+        return ()
+    held_s = sum(len(use.gpus) * (use.run_time or 0.0) for use in nodes.values())
+    used = sum(1 for figures in gpus if figures["gpu_utilization"])
+    return job_hints(JobOutcome(held_s, len(gpus), used))
