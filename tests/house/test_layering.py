@@ -62,7 +62,7 @@ ROOMS: dict[str, set[str]] = {
     "faces.exposition": {"model"},
     "faces.dialects": {"faces.exposition", "model", "rules"},
     "faces.history": {"base", "model", "rules"},
-    "faces.fleet": {"base", "model"},
+    "faces.fleet": {"base", "model", "rules"},
     "faces.documents": {"base", "faces.history", "model", "rules"},
     "faces.web": {"base", "faces.documents", "faces.fleet", "faces.history", "model", "rules"},
     "stack": {"base", "config"},
