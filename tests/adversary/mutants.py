@@ -81,7 +81,9 @@ SUBJECTS: Final = (
     _subject("leases/policy/queue", "leases/test_queue", "leases/test_service"),
     _subject("leases/service/limits", "leases/test_limits"),
     _subject("idle/escalation", "idle/test_escalation"),
-    _subject("base/peers", "scheduler/test_peer_budget", "scheduler/test_admins", "base/test_line_server"),
+    _subject(
+        "base/peers", "scheduler/test_peer_budget", "scheduler/test_admins", "base/test_line_server", "base/test_peers"
+    ),
     _subject("base/line_server", "base/test_line_server", "leases/test_server"),
     _subject("ledger/integrate", "ledger/test_integrate", "ledger/test_usage"),
     _subject("scheduler/corun/coruns", *_CORUN_TESTS),

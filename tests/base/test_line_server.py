@@ -169,6 +169,25 @@ def test_stopping_while_clients_are_connected_logs_nothing(tmp_path: Path, caplo
     assert not path.exists()
 
 
+def test_a_client_that_the_kernel_does_not_identify_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "socket"
+
+    def fail(_: object) -> PeerCredentials:
+        raise OSError("no credentials")
+
+    async def scenario(_: LineServer) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(line_server, "peer_credentials", fail)
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
+        assert not (await connect(path)).is_refused
+
+    serving(path, scenario)
+
+
 def test_every_connection_has_ended_once_it_has_stopped(tmp_path: Path) -> None:
     path = tmp_path / "socket"
 

@@ -54,6 +54,8 @@ def test_a_lock_that_is_not_answered_may_have_paused_the_program() -> None:
     counters.record_no_lock(ONE, may_be_paused=False)
     assert counters.paused_now == 0
     assert counters.reading(available=True, now_s=99.0).longest_pause_s == 4.0
+    counters.record_no_lock(OTHER, may_be_paused=True)
+    assert counters.paused_now == 0, "its lock was not asked for: there was no pauser"
 
 
 def shown(counters: Counters | None) -> Series:

@@ -70,6 +70,9 @@ def test_a_cap_counts_what_is_open() -> None:
     caps.remove(user)
     assert caps.add(user) == ""
     assert [caps.add(box), caps.add(box)] == ["", "container"]
+    for accounts in (user, user, box, box):
+        caps.remove(accounts)
+    assert not caps._open, "those that are gone take no memory"
 
 
 def test_a_rate_is_refilled() -> None:
@@ -79,6 +82,18 @@ def test_a_rate_is_refilled() -> None:
     assert rate.take(other, 0.0)
     assert [rate.take(user, 0.5) for _ in range(2)] == [True, False]
     assert all(rate.take((), 0.5) for _ in range(100)), "no account, no limit"
+
+
+def test_accounts_that_ask_no_more_are_forgotten() -> None:
+    rate = RequestRate(per_s=2.0, burst=3.0)
+    for uid in range(5000):
+        rate.take((PeerAccount("uid", str(uid)),), 0.0)
+    assert len(rate._left) == 5000
+    assert [rate.take((PeerAccount("uid", "7"),), 0.0) for _ in range(2)] == [True, True]
+    rate.take((PeerAccount("uid", "5001"),), 1.0)
+    assert rate._left.keys() == {PeerAccount("uid", "7"), PeerAccount("uid", "5001")}, (
+        "the others have their burst again"
+    )
 
 
 @contextmanager
