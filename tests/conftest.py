@@ -28,22 +28,13 @@ import tempfile
 from collections.abc import Generator
 
 import pytest
-from hypothesis import HealthCheck, settings
+
+from unhurried import load_examples
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-settings.register_profile(
-    "random",
-    deadline=None,
-    max_examples=int(os.environ.get("TEST_EXAMPLES", "40")),
-    suppress_health_check=[HealthCheck.too_slow],
-    print_blob=True,
-)
-settings.register_profile(
-    "repeatable", settings.get_profile("random"), max_examples=25, derandomize=True, database=None
-)
-settings.load_profile("random" if os.environ.get("TEST_RANDOM") else "repeatable")
+load_examples()
 
 # Settings of the agent that runs on this machine, or of a shell in a pod or in a unit.
 _OF_THE_MACHINE = ("GPUCOMMONS_", "NVSHARE_", "XPUSHARE_", "KUBERNETES_", "CUDA_", "NOTIFY_SOCKET")

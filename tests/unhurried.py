@@ -1,12 +1,33 @@
-"""The number of examples of a property test. conftest.py sets what else is the same for all of them."""
+"""The number of examples of a property test, and what is the same for all of them."""
 
-from hypothesis import settings
+import os
+from typing import Final
+
+from hypothesis import HealthCheck, settings
+
+_REPEATED: Final = 25
+
+# Here, and not in conftest.py: `make torture` imports tests without pytest.
+settings.register_profile(
+    "random",
+    deadline=None,
+    max_examples=int(os.environ.get("TEST_EXAMPLES", "40")),
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.register_profile(
+    "repeatable", settings.get_profile("random"), max_examples=_REPEATED, derandomize=True, database=None
+)
+
+
+def load_examples() -> None:
+    """For all tests that are imported from now on."""
+    settings.load_profile("random" if os.environ.get("TEST_RANDOM") else "repeatable")
 
 
 def unhurried(examples: int = 60) -> settings:
     """So many in a random search. What repeats the same examples in each run has no more of them than other tests."""
-    repeated = settings.get_profile("repeatable")
-    return settings(max_examples=min(examples, repeated.max_examples) if settings().derandomize else examples)
+    return settings(max_examples=min(examples, _REPEATED) if settings().derandomize else examples)
 
 
 def costly(repeated: int) -> settings:

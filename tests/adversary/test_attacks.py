@@ -1,6 +1,9 @@
 """Every attack, short. `make torture` runs them long; docs/reliability.md has its counts."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from needs import needs_program
 pytestmark = pytest.mark.long
 
 SEED = 20261116
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +25,19 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     needs_program("cc")
     with victim(tmp_path_factory.mktemp("victim")) as found:
         yield found
+
+
+@pytest.mark.parametrize("name", ["torture", "mutants"])
+def test_what_make_torture_starts_can_be_imported_without_pytest(name: str) -> None:
+    path = os.pathsep.join(("src", "tests"))
+    done = subprocess.run(
+        [sys.executable, "-c", f"import adversary.{name}"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("attack", ON_SOCKETS, ids=lambda attack: attack.run.__name__)

@@ -169,6 +169,25 @@ def test_stopping_while_clients_are_connected_logs_nothing(tmp_path: Path, caplo
     assert not path.exists()
 
 
+def test_a_client_that_sends_nothing_has_made_no_request(tmp_path: Path) -> None:
+    lines: list[bytes] = []
+
+    async def note(peer: LinePeer, line: bytes, connection: LineConnection) -> None:
+        lines.append(line)
+
+    async def run() -> None:
+        server = LineServer("the test socket", LIMITS, note, refuse)
+        await server.start([str(tmp_path / "socket")], "test.socket")
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await server.stop()
+
+    asyncio.run(run())
+    assert lines == []
+
+
 def test_a_client_that_the_kernel_does_not_identify_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

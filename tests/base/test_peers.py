@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from gpucommons.base.peers import look_at
+from gpucommons.base.peers import _appears_local, is_local, look_at
 from gpucommons.pauser.stopped import FreezerMounts
 from needs import needs_root
 from waiting import until_removed
@@ -56,6 +56,13 @@ def test_the_innermost_container_of_a_peer() -> None:
 def test_a_peer_in_a_pod() -> None:
     with control_groups(f"kubepods-pod{uuid4()}.slice", INNER) as group, process_in(group) as pid:
         assert (look_at(pid).container, look_at(pid).in_pod) == (INNER, True)
+
+
+def test_a_process_that_has_ended_is_not_local() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert not is_local(process.pid)
+    assert not _appears_local(process.pid)
 
 
 LOOKS = "import sys; from gpucommons.base.peers import look_at; input(); print(look_at(int(sys.argv[1])).container)"
