@@ -183,6 +183,13 @@ RELEASES = st.dictionaries(st.integers(0, 7), st.sampled_from([0.5, 1.0, 3.0, 10
     Mode.CONCURRENT,
     True,
 )
+# The front waits for a client of its own owner that has run for long: room is made at once.
+@example(
+    [Part("cid", 4, 0.95), Part("cid", 1, 0.5), Part("", 4, 0.3), Part("", 7, 0.3), Part("", 8, 0.1)],
+    {3: 1.0},
+    Mode.AUTO,
+    True,
+)
 # An owner whose clients hardly use their turns always waits with another client.
 @example(
     [

@@ -21,8 +21,8 @@ What keeps the front from its room in spite of that, and how it is prevented:
   - Turns that begin while it waits. When it has become the front, its room is promised (`room_s`): later turns do not
     put it off. A client that was let past it is a guest, and leaves as soon as nothing but guests is in the way.
   - The turns that were ended for it, whose clients request again at once. The room is claimed: the front runs first.
-  - An anchor that stops early or disconnects, next to a client that goes on. The front waits for that one, so it
-    inherits the anchor's part, and is charged, before any client passes the front.
+  - An anchor that stops early or disconnects, next to a client that goes on. While the front waits for that
+    one, it inherits the anchor's part, and is charged, before any client passes the front.
 
 Accounts are kept within bounds:
 

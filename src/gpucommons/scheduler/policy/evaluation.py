@@ -545,14 +545,14 @@ class Evaluation:
             actions.append(self.phasing.measure(gpu, begin_s, begin_s + _TURN_MEASURE_S))
 
     def _pass_anchor_on(self, gpu: GpuQueue, front: Client, reason: WaitReason, now: float) -> bool:
-        """The anchor stopped early or disconnected, and `front` waits for the turn of another client: that one is the
-        anchor from now on. Returns whether the order has changed."""
+        """The anchor stopped early or disconnected, and `front` waits for the turn of another client, which has not
+        lasted long enough: that one is the anchor from now on. Returns whether the order has changed."""
         anchor = gpu.order.anchor
         if anchor is not None and anchor.id in gpu.turns.running:
             return False
         victims = in_the_way(self._terms, gpu, front, reason, now)
         owed = [client for client in victims if client.service.guest_until_s is None]
-        if not owed:
+        if not owed or room_due_s(self._terms, victims, front, reason, now) <= now + EPSILON_S:
             return False
         inherit(gpu, max(owed, key=lambda client: _turn_due_s(self._terms, client, front, reason, now)), now)
         return True
