@@ -150,6 +150,15 @@ def document_or_none(machine: Host, job: str) -> Any:
     return json.loads(done.stdout)["job"] if done.returncode == 0 else None
 
 
+def test_what_the_readme_types_after_make_demo_has_an_answer(demo: Host) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    (sentence,) = re.findall(r"^In a second terminal: (.*?)\. ", readme, re.MULTILINE)
+    commands = [text.removeprefix(".venv/bin/gpucommons ") for text in re.findall(r"`([^`]+)`", sentence)]
+    assert commands[-1] == "top", "the only one that does not end by itself"
+    for command in commands[:-1]:
+        assert asked(demo, *command.split()).count("\n") >= 3, command
+
+
 def test_a_running_job_is_reported_with_what_limits_it(demo: Host) -> None:
     """The sentence of `why PID`, for a job of the lab that has a process on a GPU."""
 
