@@ -94,12 +94,11 @@ def test_settings_that_contradict_each_other_are_all_reported(tmp_path: Path) ->
 
 
 def test_a_wrong_value_hides_no_contradiction_of_other_sections_and_makes_none(tmp_path: Path) -> None:
-    """Of a section with a mistake nothing is judged, since its values are defaults: idle.act would need [scheduler]."""
+    """Of a section with a mistake nothing is judged, since its values are defaults: idle.act = park needs another."""
     file = tmp_path / "gpucommons.toml"
     file.write_text(f"""\
 [scheduler]
-mode = "funny"
-share_programs = "all"
+share_programs = "everyone"
 [idle]
 act = "park"
 [lease_quotas]
@@ -108,7 +107,7 @@ wrong = {{ gpus = "many", user = "*" }}
     done = command("check-config", str(file))
     assert done.returncode == 2
     found = [line.partition(": ")[2] for line in done.stderr.splitlines()]
-    assert [line.partition("line ")[2][:1] for line in found[:2]] == ["2", "7"]
+    assert [line.partition("line ")[2][:1] for line in found[:2]] == ["2", "6"]
     assert [line.partition(":")[0] for line in found[2:]] == [
         *("sharing_quotas.empty", "sharing_quotas.half", "lease_quotas.both", "lease_quotas.none", "owners.order"),
     ]

@@ -275,11 +275,18 @@ def test_a_gpu_that_fell_off_the_bus_is_one_alert(site: Site) -> None:
     uuid = lost["labels"]["gpu_uuid"]
     assert site.prometheus.query(f'gpucommons_gpu_xid_errors_total{{node="faults",uuid="{uuid}",xid="79"}} > 0')
     until(lambda: site.sent(node="faults", gpu_uuid=uuid) == {"GPUCommonsGPULost"}, "one alert")
+    posts = (post for name in ("GPUCommonsXIDCritical", "DS01GPUXIDError") for post in site.hook.groups(name))
+    assert not [alert for post in posts for alert in post["alerts"] if alert["labels"]["gpu_uuid"] == uuid]
 
 
 def test_a_dead_node_is_one_alert(site: Site) -> None:
-    """The last test that has the node: none of its four dialects can be scraped any more."""
+    """The last test that has the node: none of its dialects can be scraped any more."""
+    dialects = sum(dialect.on_main for dialect in DIALECTS)
+    until(lambda: len(site.prometheus.query('up{node="faults"} == 1')) == dialects, "each dialect is scraped")
     site.nodes["faults"].stop(signal.SIGKILL)
+    # Each alert that this raises has been raised when all targets have been down for longer than its time.
+    down = 'max_over_time(up{node="faults"}[6s]) == 0'
+    until(lambda: len(site.prometheus.query(down)) == dialects, "all of them are down", within_s=60)
     until(lambda: site.sent(node="faults") == {"GPUCommonsAgentDown"}, "one alert for the node", within_s=120)
     assert "GPUCommonsAgentDown" not in site.sent(node="lab")
 
