@@ -56,6 +56,7 @@ def test_the_innermost_container_of_a_peer() -> None:
 def test_a_peer_in_a_pod() -> None:
     with control_groups(f"kubepods-pod{uuid4()}.slice", INNER) as group, process_in(group) as pid:
         assert (look_at(pid).container, look_at(pid).in_pod) == (INNER, True)
+    assert look_at(0).in_pod is None, "from a pid namespace that is not below ours: it is out of sight"
 
 
 def test_a_process_that_has_ended_is_not_local() -> None:
