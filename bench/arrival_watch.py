@@ -24,7 +24,8 @@ SECONDS, ROUNDS = 60.0, 2
 MIB = 1 << 20
 EXECUTE_EVERY_S = 0.05
 WATCHED = "new programs wait for room"
-SECTIONS = '[parking]\narrival_room = "{room}"\narrival_idle_after_s = 2\ndevice_files = "{files}"\n'
+# Idle programs are looked at as seldom as with the default of 120 s, every 10 s.
+SECTIONS = '[parking]\narrival_room = "{room}"\narrival_idle_after_s = 40\ndevice_files = "{files}"\n'
 
 
 def cpu_ms(pid: int) -> float:

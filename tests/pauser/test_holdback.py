@@ -164,6 +164,39 @@ def test_it_is_held_back_for_no_more_than_the_share_of_the_other(share: float) -
     assert max(held_s) <= LONGEST_S + 0.01
 
 
+def test_a_program_that_could_not_be_paused_is_tried_again() -> None:
+    """In the same pause: by a clock of its own, which is ahead of the machine's."""
+    begin_s = now_s = time.monotonic() + 1.0
+    calls: list[ProcessKey] = []
+
+    def hold(process: ProcessKey) -> float | None:
+        calls.append(process)
+        return 0.0 if len(calls) == 1 else None
+
+    def is_tried_again() -> bool:
+        nonlocal now_s
+        now_s += POLL_S
+        holdback.look(now_s)
+        return len(calls) == 2
+
+    holdback = HoldBack(hold, lambda _: None, lambda *_: None, cpu_time_s=lambda _: now_s)
+    holdback.guard(ProcessKey(1, 1), GROUP, 1.0)
+    holdback.yield_to(ProcessKey(2, 1), GROUP)
+    until(is_tried_again, "it is tried again", within_s=40)
+    assert now_s - begin_s < LONGEST_S
+
+
+def test_a_group_in_which_nothing_yields_is_in_the_way_of_no_other() -> None:
+    calls: list[ProcessKey] = []
+    holdback = HoldBack(calls.append, lambda _: None, lambda *_: None, cpu_time_s=lambda _: time.monotonic())
+    for group in (GROUP, "gpu1/latency"):
+        holdback.guard(ProcessKey(1, 1), group, 1.0)
+    holdback.yield_to(ProcessKey(2, 1), GROUP)
+    holdback.start()
+    until(lambda: calls, "it is held back", within_s=40)
+    holdback.leave(ProcessKey(2, 1))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_it_runs_when_the_pauser_is_killed_or_stopped_meanwhile(cuda: FakeCuda, record: Path, number: int) -> None:
