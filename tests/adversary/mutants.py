@@ -114,7 +114,7 @@ SUBJECTS: Final = (
     _subject("pauser/holdback", "pauser/test_holdback"),
     _subject("owners/slots", "holding/test_slots", "holding/test_allocations", "holding/test_ds01_rules"),
     _subject("owners/slot_states", "holding/test_slot_states", "holding/test_idle_periods"),
-    _subject("owners/allocations", "holding/test_allocations", "holding/test_ds01_rules"),
+    _subject("owners/allocations", "holding/test_allocations", "holding/test_ds01_rules", "holding/test_leases"),
     _subject("rules/privacy", "rules/test_privacy"),
 )
 

@@ -368,6 +368,23 @@ def test_usage_without_an_owner_belongs_to_the_only_holder_or_is_unattributed() 
     assert (unattributed.account, unattributed.share) == (UNATTRIBUTED, WHOLE_SHARE), "it must not count as free"
 
 
+def test_usage_without_an_owner_is_added_to_that_of_the_only_holder() -> None:
+    box = docker("box", "0")
+    own, ownerless = process(box, sm=300_000), process(owner=False, pid=8, sm=400_000)
+    found = only(folded(box, processes=[own, ownerless]))
+    assert (found.sm, found.memory_bytes, found.milliwatts) == (700_000, 2 << 30, 200_000)
+    for more in ((own._replace(sm=None), ownerless), (own, ownerless._replace(sm=None))):
+        found = only(folded(box, processes=more))
+        assert (found.sm, found.memory_bytes) == (None, 2 << 30), "a sum with an unknown part is unknown"
+
+
+def test_a_process_without_a_unit_is_named_by_its_program() -> None:
+    assert [only(folded(processes=[process(unit=unit)])).workload for unit in ("train.service", "")] == [
+        "train.service",
+        "python",
+    ]
+
+
 def test_the_state_file_of_older_installs() -> None:
     entries = (
         Ds01Entry("known", "alice", "0", 100.0),

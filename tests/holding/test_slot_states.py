@@ -86,6 +86,8 @@ def test_a_slot_is_free_only_if_that_is_known() -> None:
     (status,) = Judged().at(0, given._replace(attribution=hidden)).values()
     assert status.state is UNKNOWN
     assert "pid namespace" in status.why
+    both = readings(gpus=(gpu(0), gpu(1)))._replace(attribution=hidden)
+    assert states(Judged().at(0, both)) == {"0": UNKNOWN, "1": FREE}, "it is on the other GPU"
     (status,) = Judged().at(0, given._replace(attribution=None)).values()
     assert status.state is UNKNOWN
 

@@ -84,6 +84,7 @@ def test_device_files_are_numbered_separately() -> None:
         (DeviceId("x", gpu_uuid="GPU-1", gpu_instance=5, compute_instance=0), ["1.1"]),
         (DeviceId("x", gpu_index=0), ["2"]),
         (DeviceId("x", gpu_index=1, gpu_instance=1), ["1.0"]),
+        (DeviceId("x", gpu_uuid="GPU-1"), ["1.0", "1.1"]),
         (DeviceId("x", gpu_uuid="GPU-7"), []),
         (DeviceId("x"), []),
     ],
@@ -102,6 +103,10 @@ def test_where_a_process_runs() -> None:
     assert at("GPU-1", None) is None
     assert at("GPU-1", 9) is None
     assert at("GPU-7", None) is None
+
+
+def test_a_gpu_that_is_split_completely_has_no_rest() -> None:
+    assert names(SlotTable((split_gpu(slices=5),)).all) == ["1.0", "1.1"]
 
 
 def test_unknown_slices_are_not_assumed() -> None:
