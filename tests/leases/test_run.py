@@ -508,6 +508,26 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once(shared_lab: Lab) -> None:
 
 
 @pytest.mark.long
+def test_a_shell_has_its_gpu_until_it_ends(shared_lab: Lab) -> None:
+    """`run bash`: Ctrl-C ends a command in the shell, and neither the shell nor the lease."""
+    shell = ("env", "PS1=ready ", "bash", "--norc", "--noprofile", "--noediting", "-i")
+    terminal = Terminal(shared_lab, "run", "--quiet", *SMALL, *shell)
+    terminal.expect("ready ")
+    assert len(shared_lab.leases()) == 1
+    terminal.press(b"sh -c 'echo beg\"\"un; exec sleep 600'\n")
+    terminal.expect("begun")
+    terminal.press(b"\x03")
+    terminal.expect_match(r"(?s)begun.*ready $")
+    terminal.press(b"echo sees $CUDA_VISIBLE_DEVICES after $?\n")
+    terminal.expect_match(r"(?s)sees (GPU|MIG)-\S+ after 130.*ready $")
+    assert len(shared_lab.leases()) == 1
+    terminal.press(b"exit 3\n")
+    assert terminal.process.wait(30) == 3
+    until(lambda: not shared_lab.leases(), "the lease is over")
+    terminal.close()
+
+
+@pytest.mark.long
 def test_a_terminal_shows_the_place_and_ctrl_c_leaves_the_queue(shared_lab: Lab) -> None:
     terminal = Terminal(shared_lab, "run", "--gpus", "6", "true")
     for words in ("place 1 of 1: GPU ", " is held by ", "(Ctrl-C leaves)"):
