@@ -83,6 +83,21 @@ def test_its_settings_and_rights_are_those_of_the_manifests() -> None:
     )
 
 
+def test_the_service_selects_agents_and_not_the_pauser() -> None:
+    """The pauser's pods have no listener."""
+    sets = [named("DaemonSet", f"gpucommons-{name}") for name in ("gpu", "cpu", "pauser")]
+    assert_selects_agents([named("Service", "gpucommons"), *sets])
+    assert_selects_agents(documents("chart-sharing.yaml"))
+
+
+def assert_selects_agents(made: list[dict[str, Any]]) -> None:
+    selectors = [document["spec"]["selector"].items() for document in made if document["kind"] == "Service"]
+    (selector,) = (found for found in selectors if ("app.kubernetes.io/name", "gpucommons") in found)
+    pods = [document["spec"]["template"]["metadata"]["labels"] for document in made if document["kind"] == "DaemonSet"]
+    selected = {labels["app.kubernetes.io/component"] for labels in pods if selector <= labels.items()}
+    assert selected == {"agent-gpu", "agent-cpu"}
+
+
 def test_its_pauser_is_that_of_the_manifests() -> None:
     found = [document for document in documents("chart-sharing.yaml") if document["kind"] == "DaemonSet"]
     sets = {document["metadata"]["name"]: document["spec"]["template"]["spec"] for document in found}

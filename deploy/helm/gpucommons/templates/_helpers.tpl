@@ -38,6 +38,8 @@ spec:
     metadata:
       labels:
         {{- include "gpucommons.selector" . | nindent 8 }}
+        # For the Service: the pauser's pods have no listener.
+        gpucommons.io/agent: "true"
       annotations:
         # A changed setting restarts the agents.
         checksum/config: {{ .root.Values.config | sha256sum }}
