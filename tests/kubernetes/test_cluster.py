@@ -12,7 +12,7 @@ import stat
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,12 @@ from typing import Any
 import pytest
 import yaml
 
+from fakes.gpu.account import Activity
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process
-from running import RunningAgent, running_agent
+from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram, built
+from open_folder import open_folder
+from running import RunningAgent, command, running_agent
 from waiting import until
 
 TESTBED = os.environ.get("TEST_KUBERNETES", "")
@@ -36,7 +39,7 @@ MANIFESTS = ROOT / "deploy" / "kubernetes"
 MANIFEST_FILES = ("config.yaml", "daemonset.yaml", "service.yaml")
 HOST_DIRECTORIES = [
     Path("/var/lib/gpucommons"),
-    *(Path("/run", name) for name in ("gpucommons", "nvshare", "xpushare")),
+    *(Path("/run", name) for name in ("gpucommons", "gpucommons-pauser", "nvshare", "xpushare")),
 ]
 SHARE, NVSHARE = "gpucommons.io/gpu", "nvshare.com/gpu"
 PER_GPU, NVSHARE_PER_GPU = 4, 2
@@ -335,14 +338,17 @@ def test_only_the_kubelet_reaches_the_sockets_of_the_plugin(cluster: Cluster) ->
 
 
 @contextmanager
-def driver_in_containers(driver: FakeNvml) -> Iterator[None]:
-    """As NVIDIA's toolkit and operator leave a node: a runtime that adds the driver, its class, and a label."""
+def driver_in_containers(environment: Mapping[str, str], *directories: Path) -> Iterator[None]:
+    """As NVIDIA's toolkit and operator leave a node: a runtime that adds the driver, its class, and a label.
+
+    `directories` are those of the fake driver, and `environment` has its variables.
+    """
     runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
     kubectl("apply", "-f", "-", given=json.dumps(runtime_class | {"handler": "nvidia"}))
     kubectl("label", "node", "node1", "nvidia.com/gpu.present=true", "--overwrite")
-    directories = (str(driver.library.parent), str(driver.directory))
-    mounts = [{"destination": path, "source": path, "type": "bind", "options": ["rbind"]} for path in directories]
-    given = {"env": [f"{name}={value}" for name, value in driver.environment().items()], "mounts": mounts}
+    paths = map(str, directories)
+    mounts = [{"destination": path, "source": path, "type": "bind", "options": ["rbind"]} for path in paths]
+    given = {"env": [f"{name}={value}" for name, value in environment.items()], "mounts": mounts}
     file = Path(TESTBED, "run/driver.json")
     file.write_text(json.dumps(given))
     # Directories of the host that the manifests make.
@@ -368,7 +374,7 @@ def test_the_manifests_run_as_they_are(driver: FakeNvml) -> None:
     needs_image()
     kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=true")
     files = [argument for file in MANIFEST_FILES for argument in ("-f", str(MANIFESTS / file))]
-    with driver_in_containers(driver):
+    with driver_in_containers(driver.environment(), driver.library.parent, driver.directory):
         kubectl("apply", *files)
         try:
             agents = ("-n", "monitoring", "pods", "-l", "app.kubernetes.io/component=agent-gpu")
@@ -398,6 +404,104 @@ def test_the_manifests_run_as_they_are(driver: FakeNvml) -> None:
     until_offered(SHARE, 0)
 
 
+GIB = 1 << 30
+API_SOCKET = "/run/gpucommons/api.sock"
+_SETTINGS = """
+[sharing_quotas]
+limited = { namespace = "default", core = 50 }
+"""
+
+
+class SharedPods:
+    """Pods with a program each on one GPU, and what the agent says of them."""
+
+    def __init__(self, shared: SharedGpu) -> None:
+        self._shared = shared
+
+    def program(self, name: str, memory_bytes: int, solo: Activity, priority_class: str = "") -> SharedProgram:
+        """In the agent's image, which has a C library."""
+        resources = {"limits": {SHARE: "1"}}
+        spec = {
+            # The fake program is known by its pid on the node.
+            "hostPID": True,
+            "runtimeClassName": "nvidia",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": name, "resources": resources, "securityContext": {"runAsUser": 0}}],
+            **({"priorityClassName": priority_class} if priority_class else {}),
+        }
+        overrides = json.dumps({"apiVersion": "v1", "spec": spec})
+        kubectl_run = (
+            *(f"{TESTBED}/bin/kubectl", "--kubeconfig", f"{TESTBED}/run/admin.conf", "run", name, "--restart=Never"),
+            *("--image=gpucommons:latest", "--image-pull-policy=Never", "--override-type=strategic"),
+            *(f"--overrides={overrides}", "--command", "--"),
+        )
+        return self._shared.program(solo, memory_bytes=memory_bytes, prefix=kubectl_run, is_elsewhere=True)
+
+    def row(self, program: SharedProgram) -> dict[str, Any]:
+        """Empty while it takes no part."""
+        # By the agent's socket on the node, where root sees every name.
+        done = command("scheduler", "status", "--json", environment={"GPUCOMMONS_WEB_SOCKET": f"unix:{API_SOCKET}"})
+        assert done.returncode == 0, done.stderr
+        clients = json.loads(done.stdout)["turns"]["clients"].values()
+        return next((row for row in clients if row["pid"] == program.pid), {})
+
+
+@contextmanager
+def shared_pods(directory: Path) -> Iterator[SharedPods]:
+    """The agent and the pauser as their manifests run them, with shares and sharing."""
+    kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=true")
+    names = ("config.yaml", "daemonset.yaml", "service.yaml", "sharing/pauser.yaml")
+    files = [argument for name in names for argument in ("-f", str(MANIFESTS / name))]
+    (background, _) = yaml.safe_load_all((MANIFESTS / "shares" / "background.yaml").read_text())
+    with (
+        SharedGpu(directory / "gpus") as shared,
+        driver_in_containers(shared.environment(), built().nvml.parent.parent, directory),
+    ):
+        kubectl("apply", *files)
+        kubectl("apply", "-f", "-", given=json.dumps(background))
+        try:
+            settings = found("-n", "monitoring", "configmap", "gpucommons")["data"]
+            (file,) = settings
+            added = {"data": {file: settings[file] + _SETTINGS}}
+            kubectl("-n", "monitoring", "patch", "configmap", "gpucommons", "--type=merge", "-p", json.dumps(added))
+            for patch in ("shares", "sharing"):
+                path = str(MANIFESTS / patch / "agent-patch.yaml")
+                kubectl("-n", "monitoring", "patch", "daemonset", "gpucommons-gpu", "--patch-file", path)
+            for name in ("gpucommons-pauser", "gpucommons-gpu"):
+                kubectl("-n", "monitoring", "rollout", "status", f"daemonset/{name}", "--timeout=120s", within_s=130)
+            until_offered(SHARE, 10)
+            yield SharedPods(shared)
+        finally:
+            kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=true")
+            kubectl("delete", "--ignore-not-found", *files, within_s=120)
+            kubectl("delete", "priorityclass", "background")
+    until_offered(SHARE, 0)
+
+
+def test_programs_of_pods_take_turns_by_what_their_pods_say() -> None:
+    """PriorityClass, annotations and labels while the pod runs, and a namespace's limit."""
+    needs_image()
+    with open_folder() as directory, shared_pods(directory) as pods:
+        night = pods.program("night", GIB, MATMUL[8192], "background")
+        until(lambda: pods.row(night).get("sharing_class") == "background", "its PriorityClass is its class")
+        until(lambda: night.progress() > 0.5, "the night's work computes")
+        day = pods.program("day", GIB, MATMUL[8192])
+        until(lambda: pods.row(night).get("standing") == "waiting", "the background waits while another computes")
+        assert pods.row(day)["core_quota_percent"] == 50, "its namespace's limit"
+        for core, (percent, source) in {"40": (40, "annotation"), "90": (50, "config")}.items():
+            kubectl("annotate", "pod", "day", f"gpucommons.io/core={core}", "--overwrite")
+            until(
+                lambda: (row := pods.row(day))["core_quota_percent"] == percent and row["core_quota_source"] == source,  # noqa: B023
+                f"{core} % takes effect, and not more than the namespace has",
+                within_s=10,
+            )
+        kubectl("label", "pod", "day", "gpucommons.io/class=background")
+        until(lambda: pods.row(day)["sharing_class"] == "background", "a label takes effect", within_s=10)
+        agents = found("-n", "monitoring", "pods")["items"]
+        restarts = {each["metadata"]["name"]: each["status"]["containerStatuses"][0]["restartCount"] for each in agents}
+        assert set(restarts.values()) == {0}, restarts
+
+
 def helm(*arguments: str) -> str:
     done = subprocess.run(
         [f"{TESTBED}/bin/helm", "--kubeconfig", f"{TESTBED}/run/admin.conf", "--namespace", "by-helm", *arguments],
@@ -409,17 +513,22 @@ def helm(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_chart_is_installed_tested_updated_and_removed(driver: FakeNvml) -> None:
+def test_the_chart_is_installed_tested_updated_and_removed() -> None:
+    """Updated with shares, reports of faults and sharing, which runs the pauser."""
     needs_image()
     chart = str(ROOT / "deploy" / "helm" / "gpucommons")
-    with driver_in_containers(driver):
+    with (
+        open_folder() as directory,
+        SharedGpu(directory / "gpus", 2) as shared,
+        driver_in_containers(shared.environment(), built().nvml.parent.parent, directory),
+    ):
         try:
             helm("install", "commons", chart, "--create-namespace", "--wait", "--timeout=120s")
             assert "Phase:          Succeeded" in helm("test", "commons", "--timeout=90s")
-            helm(
-                "upgrade", "commons", chart, "--set", "shares.perGpu=3,faults.report=taint", "--wait", "--timeout=120s"
-            )
+            values = "shares.perGpu=3,faults.report=taint,sharing.enabled=true"
+            helm("upgrade", "commons", chart, "--set", values, "--wait", "--timeout=120s")
             until_offered(SHARE, 6)
+            kubectl("-n", "by-helm", "rollout", "status", "daemonset/commons-pauser", "--timeout=60s", within_s=70)
             assert "Phase:          Succeeded" in helm("test", "commons", "--timeout=90s")
         finally:
             helm("uninstall", "commons", "--ignore-not-found", "--wait", "--timeout=60s")
