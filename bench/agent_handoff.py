@@ -32,6 +32,8 @@ GPUS, PIDS, MEMORY_BYTES = 8, (1, 2, 3), 1 << 30
 SCRAPE_EVERY_S = 15
 PEER_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 PEER, ALONE, AGENT = "nvshare's", "alone", "agent"
+# Of the ratio of the lowest values.
+BARS = {"p50": "at most 1.15", "p99": "at most 1.4"}
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def main(program: str, rounds: int) -> None:
                         idle,
                         *(f"{lowest[name]:,.1f} ({statistics.median(values[name]):,.1f})" for name in paths),
                         f"{lowest[AGENT] / lowest[PEER]:.2f}",
-                        "at most 1.5" if key == "p99" else "",
+                        BARS.get(key, ""),
                     ]
                 )
     show(
