@@ -27,7 +27,7 @@ SECONDS = 2
 CONNECTIONS = 8
 SLOW_READERS = 200
 SETTLE_S = 1.5
-BAR = 50
+BAR = 110
 _UNIT_MS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 _GZIP = "Accept-Encoding: gzip"
 
