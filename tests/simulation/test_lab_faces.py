@@ -31,6 +31,7 @@ EMPTY = {
     "gpucommons_job_cpu": "read from Slurm, which a scenario does not have",
     "gpucommons_job_memory_": "likewise",
     "gpucommons_job_gpu_memory_share_": "likewise",
+    "gpucommons_job_run_seconds": "likewise",
     "gpucommons_quota_": "quotas are settings",
     "gpucommons_accounts_": "prices are settings",
     "gpucommons_sharing_client_revoked": "no client ignores a request to stop",
