@@ -38,7 +38,9 @@ def test_with_a_driver(tmp_path: Path) -> None:
     needs_program("cc")
     fake = FakeNvml(tmp_path / "driver", build(tmp_path / "lib"))
     fake.say("gpus 2", "recording busy", process(0, 10, 2**30), process(0, 11, 2**30))
-    shown = command_process("gpus", environment=fake.environment()).stdout.splitlines()
+    # This machine may have a kubelet whose pods hold GPUs of these indices.
+    environment = {**fake.environment(), "GPUCOMMONS_PATH_KUBELET_SOCKET": str(tmp_path / "kubelet.sock")}
+    shown = command_process("gpus", environment=environment).stdout.splitlines()
     assert shown[0] == "1 free (GPU 1) · 1 busy"
     header = "GPU MODEL UTIL MEMORY TEMP POWER PROCESSES OWNER STATE UUID HEALTH"
     assert shown[1].split() == header.split()
@@ -46,7 +48,7 @@ def test_with_a_driver(tmp_path: Path) -> None:
     for words in ("GPU-3ea3f955-c0e4-1497-8afd-c9836cb19860", "1.3 / 140.4 GiB", "100%", "63 C", "695 / 700 W", "ok"):
         assert words in first
     assert shown[-1] == "2 GPUs, driver 580.159.04, CUDA 13.0"
-    document = json.loads(command_process("gpus", "--json", environment=fake.environment()).stdout)
+    document = json.loads(command_process("gpus", "--json", environment=environment).stdout)
     first, second = document["gpus"]["by_uuid"].values()
     assert (first["utilization_ratio"], second["utilization_ratio"]) == (1, 1)
     assert (first["processes"], second["processes"]) == (2, 0)
