@@ -1,6 +1,6 @@
 """The report of one job as lines, at the end of `gpucommons run` and of `report --job`. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,13 @@ def figure_lines(job: Document) -> Iterator[str]:
     if total.get("co2_g") is not None:
         parts.append(f"{co2_text(total['co2_g'])} CO2")
     yield ", ".join(parts)
-    yield from (f"hint: {hint}" for hint in job["hints"])
+    yield from hint_lines(job["hints"])
     if job.get("dashboard_url"):
         yield f"dashboard: {job['dashboard_url']}"
+
+
+def hint_lines(hints: Iterable[str]) -> list[str]:
+    return [f"hint: {hint}" for hint in hints]
 
 
 def slot_names(names: list[str]) -> str:

@@ -1,7 +1,7 @@
 """`gpucommons report`: what was held, used and left idle over a period, from the ledger."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ from gpucommons.base.periods import parse_period
 from gpucommons.base.text import Printable, parse_decimal, printable_lines
 from gpucommons.cli.command_line import CommandError, NotFound, say
 from gpucommons.cli.fleet import PrometheusUrl, fleet_report
-from gpucommons.cli.job_view import co2_text, job_lines, node_lines
+from gpucommons.cli.job_view import co2_text, hint_lines, job_lines, node_lines
 from gpucommons.cli.options import (
     AsJson,
     TableFormat,
@@ -171,7 +171,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
         url = job_address(load_settings(reader.config, {}).settings.fleet.job_url, id, None, None)
         link = [] if url is None else [f"dashboard: {url}"]
         title = f"job {id} on {len(nodes)} node{'s' if len(nodes) > 1 else ''}, from Prometheus"
-        show(printable_lines([title, *node_lines(nodes), *_hint_lines(hints), *link]))
+        show(printable_lines([title, *node_lines(nodes), *hint_lines(hints), *link]))
         return
     if job is None and not nodes:
         hidden = document["hidden"]
@@ -180,7 +180,7 @@ def _report_job(reader: Reader, id: str, as_json: bool, prometheus: str | None) 
     if as_json:
         show(indent(document))
     else:
-        of_all = _hint_lines(hints) if len(nodes) > 1 else []
+        of_all = hint_lines(hints) if len(nodes) > 1 else []
         lines = [*job_lines(job), *_limit_lines(limits), *node_lines(nodes), *of_all]
         show(printable_lines(wrap_lines(lines, terminal_width())))
 
@@ -191,10 +191,6 @@ def _node_hints(nodes: "Mapping[str, NodeUse]") -> list[str]:
     from gpucommons.faces.fleet.jobs import node_hints
 
     return list(node_hints(nodes))
-
-
-def _hint_lines(hints: Iterable[str]) -> list[str]:
-    return [f"hint: {hint}" for hint in hints]
 
 
 def _limits(reader: Reader, id: str) -> Document:
