@@ -192,6 +192,7 @@ def test_a_call_that_hangs(cuda: FakeCuda, record: Path, tmp_path: Path, as_serv
         asyncio.run(whole(settings(cuda, record, MAX_PAUSE_S)))
 
 
+@pytest.mark.long
 def test_the_agent_replaces_a_child_that_hangs_with_its_watchdog(cuda: FakeCuda, record: Path) -> None:
     """Both are stopped, for example by the freezer of their service: the agent notices that no answer comes."""
     programs = [cuda.start() for _ in range(2)]
