@@ -69,6 +69,7 @@ _CORUN_TESTS: Final = (
     "scheduler/test_phased",
 )
 _POLICY_TESTS: Final = (
+    "scheduler/test_attained",
     "scheduler/test_policy",
     "scheduler/test_policy_fairness",
     "scheduler/test_policy_programs",

@@ -53,6 +53,7 @@ from gpucommons.model.workloads import (
     PodReading,
     UsersReading,
 )
+from gpucommons.owners.allocations import divide
 from gpucommons.owners.holding_stage import AllocationStage
 from unhurried import unhurried
 
@@ -428,6 +429,17 @@ def test_pods_hold_what_the_kubelet_allocated() -> None:
     assert pod.account[:5] == ("pod", "train-0", "research", "uid-1", "")
     over = folded(pods=PodReading.of([Pod("uid-1", "train-0", "research", "Succeeded")]), pod_devices=devices)
     assert over.allocations == ()
+
+
+PARTS = st.integers(1, 8).flatmap(lambda of: st.integers(1, of).map(lambda parts: Fraction(parts, of)))
+
+
+@given(st.lists(PARTS, min_size=1, max_size=20))
+def test_a_slot_is_divided_in_proportion_to_the_claims(claims: list[Fraction]) -> None:
+    shares, most = divide(claims), max(Fraction(1), sum(claims, Fraction(0)))
+    for share, claim in zip(shares, claims, strict=True):
+        assert abs(share - claim / most * WHOLE_SHARE) < 1
+    assert sum(shares) == int(sum(claims, Fraction(0)) / most * WHOLE_SHARE), "nothing is lost in rounding"
 
 
 def test_replicas_of_a_time_sliced_gpu_are_parts_of_it() -> None:

@@ -63,6 +63,14 @@ def test_use_that_has_left_the_window_is_forgotten() -> None:
     assert idle_s(*steady) == pytest.approx(51 * HOUR_S + 50 * 120, abs=10)
 
 
+def test_use_is_remembered_in_full_and_once_for_each_minute_of_an_hour() -> None:
+    window = IdleWindow(HOUR_S, active_ratio=0.5)
+    period = played([(HOUR_S, False), (600, True)], window, step_s=1.0)
+    assert period is not None
+    assert sum(seconds for _, seconds in period.uses) == 600
+    assert len(period.uses) in (10, 11)
+
+
 def test_a_busy_job_that_stops_was_idle_since_then_only() -> None:
     assert idle_s((HOUR_S, True), (20, False)) == 10
 

@@ -105,6 +105,20 @@ def test_where_a_process_runs() -> None:
     assert at("GPU-7", None) is None
 
 
+def test_where_a_process_of_a_split_gpu_runs() -> None:
+    half, whole = mig_instance(1, 3, None), mig_instance(1, 7, None)
+    other_half = half._replace(uuid="MIG-0-2", compute_instance_id=1)
+    table = SlotTable((gpu(0, mig=(half, other_half)), gpu(1, mig=(whole,))))
+
+    def at(uuid: str, instance: int | None, compute: int | None) -> list[str]:
+        info = table.at(uuid, instance, compute)
+        return names((info,) if info else ())
+
+    assert [at("GPU-0", 1, compute) for compute in (0, 1)] == [["0.0"], ["0.1"]]
+    assert at("GPU-0", 1, None) == ["0.0"], "it could be either: the first"
+    assert at("GPU-1", None, None) == [], "its instance is not known, although there is only one"
+
+
 def test_a_gpu_that_is_split_completely_has_no_rest() -> None:
     assert names(SlotTable((split_gpu(slices=5),)).all) == ["1.0", "1.1"]
 

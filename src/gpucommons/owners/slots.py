@@ -87,8 +87,7 @@ class SlotTable:
     def at(self, gpu_uuid: str, gpu_instance_id: int | None, compute_instance_id: int | None) -> SlotInfo | None:
         """The slot of a process. In a GPU instance with several MIG devices, the first if it is unknown which."""
         slots = self.gpu(self._index_of.get(gpu_uuid, -1))
-        if gpu_instance_id is None:
-            return slots[0] if len(slots) == 1 and not slots[0].mig_enabled else None
+        # A GPU that is not split is one slot, without an instance; each slot of another has one.
         inside = [s for s in slots if s.gpu_instance_id == gpu_instance_id]
         exactly = [s for s in inside if s.compute_instance_id == compute_instance_id]
         return next(iter(exactly or inside), None)

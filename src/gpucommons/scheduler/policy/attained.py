@@ -282,8 +282,7 @@ def end(gpu: GpuQueue, client: Client, late_s: float, now: float, released: bool
         return
     _charge(line, now)
     line.running -= 1
-    if not line.running:
-        line.ran_s = now
+    line.ran_s = now
     line.floor_s = max(line.floor_s, min(client.service.served_s, _own_least_s(gpu, line, now, default=NEVER)))
     client.service.served_s = _reduced_s(client.service.served_s, line.floor_s, order.lead_s)
     order.floor_s = max(order.floor_s, min(line.served_s, _least_s(gpu, now, default=NEVER)))
