@@ -70,6 +70,7 @@ _CORUN_TESTS: Final = (
 )
 _POLICY_TESTS: Final = (
     "scheduler/test_attained",
+    "scheduler/test_verdicts",
     "scheduler/test_policy",
     "scheduler/test_policy_fairness",
     "scheduler/test_policy_programs",
