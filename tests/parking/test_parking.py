@@ -224,7 +224,7 @@ class ContainerHost(ThisHost):
     def __init__(self, room_bytes: int) -> None:
         self.room_bytes = room_bytes
 
-    def container_room_bytes(self, pids: Iterable[int]) -> int | None:
+    def container_room_bytes(self, pids: Iterable[int]) -> float:
         return self.room_bytes
 
 

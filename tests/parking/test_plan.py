@@ -1,5 +1,6 @@
 """The planner of parking: single decisions, and invariants over any situation."""
 
+import math
 from dataclasses import replace
 
 from hypothesis import example, given
@@ -120,6 +121,9 @@ def test_host_memory_and_the_container_limit_what_is_parked() -> None:
     assert HostMemory(8 * GIB, 5 * GIB).budget_bytes(10.0) == GIB
     within = plan(TERMS, situation(replace(asked, container_room_bytes=39 * GIB)))
     assert within.refused["notebook"].why is WhyNot.CONTAINER_MEMORY
+    unseen = plan(TERMS, situation(replace(asked, container_room_bytes=None)))
+    assert (unseen.park, unseen.refused["notebook"].why) == ((), WhyNot.CONTAINER_MEMORY)
+    assert "is not known" in unseen.refused["notebook"].sentence
     unread = plan(TERMS, situation(asked, host=None))
     assert unread.refused["notebook"].why is WhyNot.HOST_MEMORY
 
@@ -479,7 +483,7 @@ programs = st.builds(
     uses_gpu=st.booleans(),
     idle_s=times,
     obstacle=st.none() | refusals,
-    container_room_bytes=st.none() | sizes,
+    container_room_bytes=st.none() | st.just(math.inf) | sizes,
     asked=st.booleans(),
     wakes_since_s=st.none() | times,
     for_turn=st.booleans(),
@@ -591,7 +595,8 @@ def check_parked(given_terms: ParkTerms, at: ParkSituation, program: PlannedProg
     reserve = max(4 * GIB, at.host.total_bytes * given_terms.host_reserve_percent / 100)
     budget = max(0, at.host.available_bytes - reserve) + 1
     assert program.bytes + sum(one.bytes for one in moving) <= budget, "never more than host memory allows"
-    assert program.container_room_bytes is None or program.bytes <= program.container_room_bytes
+    assert program.container_room_bytes is not None
+    assert program.bytes <= program.container_room_bytes
     if made_for in held:
         need = held[made_for]
         assert need.idle_after_s is not None

@@ -1,11 +1,17 @@
-"""The lines of /proc/PID/cgroup, and which part of a cgroup path root has named.
+"""The lines of /proc/PID/cgroup, the directories that they name, and which part of a cgroup path root has named.
 
 A user with a cgroup directory of their own may create others in it, and name one like a container. Containers and pods
 that count are named by root: by an engine, the kubelet or systemd.
+
+The kernel shows every path from the root of the reader's cgroup namespace. In a container that is often the container's
+own cgroup: then a program in another one is in /../../pod/container, whichever procfs that was read from.
 """
 
+import glob
 import os
 import re
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,6 +47,113 @@ def read_cgroups(pid: int, procfs: str = "/proc") -> list[CgroupLine]:
         return cgroup_lines(os.read(descriptor, MAX_CGROUP_BYTES).decode("utf-8", "replace"))
     finally:
         os.close(descriptor)
+
+
+# The directory of a cgroup, for a reader in any namespace.
+
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+
+
+class CgroupDirectory(NamedTuple):
+    """`mount` is the highest directory of the hierarchy that this process can see."""
+
+    mount: Path
+    path: Path
+
+
+class _Place(NamedTuple):
+    """A cgroup: from the root of our namespace so many up, and then down."""
+
+    up: int
+    down: tuple[str, ...]
+
+
+class _Mount(NamedTuple):
+    """A mounted hierarchy; version 1 has controllers among its options. `root` is the cgroup at `point`.
+
+    `above` are the names that lead from `root` to the root of our namespace, as far as they are known.
+    """
+
+    version: int
+    options: frozenset[str]
+    point: Path
+    root: _Place
+    above: tuple[str, ...] = ()
+
+
+def find_cgroup(line: CgroupLine, procfs: str = "/proc") -> CgroupDirectory | None:
+    """None where no mount of this process shows that cgroup. Where several do, the one that shows the most above it."""
+    place = _place(line.path)
+    for mount in _mounts(procfs):
+        directory = _directory(mount, place) if _is_mounted(line.controllers, mount) else None
+        if directory is not None and directory.is_dir():
+            return CgroupDirectory(mount.point, directory)
+    return None
+
+
+def _place(path: str) -> _Place:
+    names = [name for name in path.split("/") if name]
+    up = next((count for count, name in enumerate(names) if name != ".."), len(names))
+    return _Place(up, tuple(names[up:]))
+
+
+def _is_mounted(controllers: str, mount: _Mount) -> bool:
+    return mount.options.issuperset(controllers.split(",")) if controllers else mount.version == 2
+
+
+def _directory(mount: _Mount, place: _Place) -> Path | None:
+    between = mount.root.up - place.up
+    if not 0 <= between <= len(mount.above):
+        return None
+    names = (*mount.above[:between], *place.down)
+    below = len(mount.root.down)
+    return mount.point.joinpath(*names[below:]) if names[:below] == mount.root.down else None
+
+
+@cache
+def _mounts(procfs: str) -> tuple[_Mount, ...]:
+    """Read once: the cgroups of a container are mounted before it starts."""
+    try:
+        text = Path(procfs, "self", "mountinfo").read_text("utf-8", "replace")
+        own = read_cgroups(os.getpid(), procfs)
+    except OSError:
+        return ()
+    # One that was mounted later hides what was there.
+    shown = {mount.point: mount for mount in _parse_mounts(lines_of(text))}
+    mounts = [mount._replace(above=_names_above(mount, own)) for mount in shown.values()]
+    return tuple(sorted(mounts, key=lambda mount: (-mount.root.up, len(mount.root.down))))
+
+
+def _parse_mounts(lines: Iterable[str]) -> Iterator[_Mount]:
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.partition(" ")
+        if kind in ("cgroup", "cgroup2"):
+            root, point = (_ESCAPE.sub(lambda code: chr(int(code[1], 8)), field) for field in before.split(" ")[3:5])
+            version = 2 if kind == "cgroup2" else 1
+            yield _Mount(version, frozenset(re.split("[ ,]", options)), Path(point), _place(root))
+
+
+def _names_above(mount: _Mount, own: Iterable[CgroupLine]) -> tuple[str, ...]:
+    """The kernel does not say how the root of our namespace is called: it is above the cgroup that has this process."""
+    for place in (_place(line.path) for line in own if _is_mounted(line.controllers, mount)):
+        between = mount.root.up - place.up
+        if between > 0 and not mount.root.down:
+            pattern = "/".join([*["*"] * between, *map(glob.escape, place.down), "cgroup.procs"])
+            for file in mount.point.glob(pattern):
+                if _lists(file, os.getpid()):
+                    return file.relative_to(mount.point).parts[:between]
+    return ()
+
+
+def _lists(file: Path, pid: int) -> bool:
+    try:
+        return str(pid) in file.read_text().split()
+    except OSError:
+        return False
+
+
+# Which part of a path root has named.
 
 
 def trim_to_root_named(text: str) -> str:

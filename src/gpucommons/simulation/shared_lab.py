@@ -3,6 +3,7 @@
 Stand-ins for the pauser, the meter and the machine's memory take the place of the driver.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -174,8 +175,8 @@ class SimulatedParkHost:
         memory = lab_host.memory(self._elapsed_s())
         return None if memory.available_bytes is None else HostMemory(memory.total_bytes, memory.available_bytes)
 
-    def container_room_bytes(self, pids: Iterable[int]) -> int | None:
-        return None
+    def container_room_bytes(self, pids: Iterable[int]) -> float | None:
+        return math.inf
 
     def thread_seconds(self, pids: Iterable[int]) -> Mapping[int, float] | None:
         jobs = self._jobs(pids)

@@ -3,12 +3,13 @@
 A simulation answers by itself, through the same protocol.
 """
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from gpucommons.base.cgroup_paths import read_cgroups
+from gpucommons.base.cgroup_paths import CgroupDirectory, find_cgroup, read_cgroups
 from gpucommons.base.processes import MAX_COMMAND_BYTES, cpu_ticks, read_beginning, session_id
 from gpucommons.base.text import lines_of, parse_decimal
 from gpucommons.model.host import HostMemory
@@ -17,7 +18,8 @@ from gpucommons.pauser import release
 from gpucommons.pauser.stopped import why_stopped
 
 _PROC: Final = Path("/proc")
-_CGROUPS: Final = Path("/sys/fs/cgroup")
+_FILES_1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+_FILES_2: Final = ("memory.max", "memory.current")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The call by which the kernel continues a sleep that a signal interrupted, on x86-64: it does not say which one.
@@ -35,29 +37,36 @@ def host_memory(procfs: Path = _PROC) -> HostMemory | None:
         return None
 
 
-def container_room_bytes(pids: Iterable[int], procfs: Path = _PROC, cgroupfs: Path = _CGROUPS) -> int | None:
-    """The least that the memory limits above any of these processes leave; None where there is no limit."""
-    rooms = [room for pid in pids for room in _rooms(pid, procfs, cgroupfs)]
-    return min(rooms, default=None)
+def container_room_bytes(pids: Iterable[int], procfs: Path = _PROC) -> float | None:
+    """The least that the memory limits above any of these processes leave: infinite where there is no limit.
+
+    None where that is not known: in a container, the agent sees the cgroups of others only by a mount of the host's.
+    """
+    rooms = [_room_bytes(pid, str(procfs)) for pid in pids]
+    known = [room for room in rooms if room is not None]
+    return min(known, default=math.inf) if len(known) == len(rooms) else None
 
 
-def _rooms(pid: int, procfs: Path, cgroupfs: Path) -> Iterable[int]:
+def _room_bytes(pid: int, procfs: str) -> float | None:
     try:
-        cgroups = read_cgroups(pid, str(procfs))
+        lines = read_cgroups(pid, procfs)
     except OSError:
-        return
-    for controllers, path in cgroups:
-        if controllers == "":
-            yield from _below(cgroupfs, path, "memory.max", "memory.current")
-            yield from _below(cgroupfs / "unified", path, "memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            yield from _below(cgroupfs / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+        # It has ended, or the kernel has no cgroups.
+        return math.inf
+    # One hierarchy has this controller: version 2 where none of version 1 has it.
+    version_1 = next((line for line in lines if "memory" in line.controllers.split(",")), None)
+    line = version_1 or next((line for line in lines if not line.controllers), None)
+    if line is None:
+        return math.inf
+    cgroup = find_cgroup(line, procfs)
+    names = _FILES_1 if version_1 else _FILES_2
+    return None if cgroup is None else min(_left_by_limits(cgroup, *names), default=math.inf)
 
 
-def _below(root: Path, path: str, limit_name: str, used_name: str) -> Iterable[int]:
-    """What each limit from this cgroup up to the root leaves. Pages of files count as free: they can be dropped."""
-    directory = root / path.strip("/")
-    while directory != root.parent and directory.is_relative_to(root):
+def _left_by_limits(cgroup: CgroupDirectory, limit_name: str, used_name: str) -> Iterable[int]:
+    """What each limit from this cgroup up leaves. Pages of files count as free: they can be dropped."""
+    directory = cgroup.path
+    while directory.is_relative_to(cgroup.mount):
         limit, used = _number(directory / limit_name), _number(directory / used_name)
         if limit is not None and used is not None and limit < _NO_LIMIT_BYTES:
             yield max(0, limit - max(0, used - _file_bytes(directory)))
@@ -183,7 +192,7 @@ class ParkHost(Protocol):
     """Each as the function of that name in scheduler/parking/host.py, pauser/release.py and pauser/stopped.py."""
 
     def host_memory(self) -> HostMemory | None: ...
-    def container_room_bytes(self, pids: Iterable[int]) -> int | None: ...
+    def container_room_bytes(self, pids: Iterable[int]) -> float | None: ...
     def thread_seconds(self, pids: Iterable[int]) -> Mapping[int, float] | None: ...
     def waits_in(self, pids: Iterable[int]) -> tuple[int, ...] | None: ...
     def resident_bytes(self, pids: Iterable[int]) -> int: ...
@@ -197,7 +206,7 @@ class ThisHost:
     def host_memory(self) -> HostMemory | None:
         return host_memory()
 
-    def container_room_bytes(self, pids: Iterable[int]) -> int | None:
+    def container_room_bytes(self, pids: Iterable[int]) -> float | None:
         return container_room_bytes(pids)
 
     def thread_seconds(self, pids: Iterable[int]) -> Mapping[int, float] | None:

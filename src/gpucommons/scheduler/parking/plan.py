@@ -65,7 +65,13 @@ def refusal_of(terms: ParkTerms, situation: ParkSituation, program: PlannedProgr
             "parking.host_reserve_percent keeps the rest free",
         )
     room = program.container_room_bytes
-    if room is not None and program.bytes > room:
+    if room is None:
+        return ParkRefusal(
+            WhyNot.CONTAINER_MEMORY,
+            "the memory limit of its container is not known: the agent does not see that cgroup; "
+            "an agent in a container needs the host's /sys/fs/cgroup mounted",
+        )
+    if program.bytes > room:
         return ParkRefusal(
             WhyNot.CONTAINER_MEMORY,
             f"it needs {gib_text(program.bytes)} of host memory, "
@@ -84,7 +90,7 @@ def _would_fit(terms: ParkTerms, situation: ParkSituation, program: PlannedProgr
     return room.free_bytes + others >= terms.gpu_reserve_bytes
 
 
-def gib_text(amount: int) -> str:
+def gib_text(amount: float) -> str:
     return f"{amount / GIB:.1f} GiB"
 
 

@@ -4,6 +4,7 @@ State without decisions. A program of the first kind has an idle time and perhap
 one of the second kind has a stage. The planner decides which program changes from one kind to the other.
 """
 
+import math
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -435,7 +436,7 @@ class ResidentPrograms:
             uses_gpu=resident.idleness.gpu_s is None,
             idle_s=idle_s,
             obstacle=self.obstacle(resident, parked, now_s),
-            container_room_bytes=self._host.container_room_bytes(resident.pids) if is_candidate else None,
+            container_room_bytes=self._host.container_room_bytes(resident.pids) if is_candidate else math.inf,
             asked=resident.asked,
             is_young=not woken and self._is_young(resident, now_s),
             is_latency=program.key in self.latency,

@@ -3,6 +3,7 @@
 Times are of the monotonic clock. A device is a GPU or a MIG device, by UUID.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,8 +66,8 @@ class PlannedProgram:
     was last brought back; None: never. `in_turns`: it takes turns with others, which use its time while it is away.
     `was_in_turns`: it did so lately, and is expected to do so again. `uses_gpu`: it used the GPU lately, or waits for
     its turn to. `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is
-    why it cannot be parked. `container_room_bytes` is what its cgroups can still hold; None: no limit. `asked`: a
-    person requested to park it.
+    why it cannot be parked. `container_room_bytes` is what the memory limits of its cgroups leave, infinite where there
+    is none; None: not known. `asked`: a person requested to park it.
     `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
     worked, for the turn of another. `made_for` is the need for which it made room; empty: none. `touched`: it waits
     because its user uses it or asked for it. `is_young`: it came to its GPU a few minutes ago. `is_latency`: it is of
@@ -86,7 +87,7 @@ class PlannedProgram:
     uses_gpu: bool = True
     idle_s: float = 0.0
     obstacle: ParkRefusal | None = None
-    container_room_bytes: int | None = None
+    container_room_bytes: float | None = math.inf
     asked: bool = False
     wakes_since_s: float | None = None
     for_turn: bool = False
