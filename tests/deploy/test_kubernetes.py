@@ -156,10 +156,10 @@ def test_the_pauser_is_root_and_shares_the_directory_of_its_socket_with_the_agen
     (mount,) = container["volumeMounts"]
     (patch,) = documents(PATCH)
     added = patch["spec"]["template"]["spec"]
-    assert added["volumes"] == [volume]
+    assert added["volumes"][0] == volume
     (agent,) = named("DaemonSet", "gpucommons-gpu")["spec"]["template"]["spec"]["containers"]
     (patched,) = added["containers"]
-    assert (patched["name"], patched["volumeMounts"]) == (agent["name"], [mount])
+    assert (patched["name"], patched["volumeMounts"][0]) == (agent["name"], mount)
     given = {variable["name"]: variable["value"] for variable in patched["env"]}
     assert_shares_with_the_pauser(load(None, given, {}).settings.scheduler)
     assert mount["mountPath"] == str(SERVICE_SOCKET.parent)
@@ -225,6 +225,20 @@ def test_compose_shares_with_the_same_pauser() -> None:
     assert pauser["healthcheck"]["test"] == ["CMD-SHELL", PROBE.replace("$", "$$")]
     assert pauser["volumes"] == agent["volumes"] == [f"{SERVICE_SOCKET.parent}:{SERVICE_SOCKET.parent}"]
     assert_shares_with_the_pauser(load(None, agent["environment"], {}).settings.scheduler)
+
+
+def test_an_agent_that_parks_sees_the_hosts_cgroups_and_cannot_write_them() -> None:
+    """In a pod not where its own are: those of the host come in addition."""
+    spec = patched(PATCH)
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "cgroups")
+    assert volume["hostPath"] == {"path": "/sys/fs/cgroup", "type": "Directory"}
+    (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "cgroups")
+    assert mount["mountPath"] == "/host/sys/fs/cgroup"
+    # The hierarchies of version 1 are mounts below it.
+    assert (mount["readOnly"], mount["recursiveReadOnly"]) == (True, "IfPossible")
+    agent = yaml_of((DEPLOY / "compose.yaml").read_text())["services"]["agent"]
+    assert agent["pid"] == "host"
+    assert "/sys/fs/cgroup:/sys/fs/cgroup:ro" in agent["volumes"]
 
 
 def test_kind_has_three_nodes() -> None:

@@ -177,6 +177,13 @@ spec:
             {{- if .root.Values.sharing.enabled }}
             - name: pauser
               mountPath: /run/gpucommons-pauser
+            # The memory limits of other containers: what is parked is charged to its container.
+            - name: cgroups
+              mountPath: /host/sys/fs/cgroup
+              readOnly: true
+              {{- if semverCompare ">=1.31-0" .root.Capabilities.KubeVersion.Version }}
+              recursiveReadOnly: IfPossible
+              {{- end }}
             {{- end }}
             {{- if include "gpucommons.shares" .root }}
             - name: device-plugins
@@ -228,6 +235,10 @@ spec:
           hostPath:
             path: /run/gpucommons-pauser
             type: DirectoryOrCreate
+        - name: cgroups
+          hostPath:
+            path: /sys/fs/cgroup
+            type: Directory
         {{- end }}
         {{- if include "gpucommons.shares" .root }}
         - name: device-plugins
