@@ -198,70 +198,94 @@ def test_nothing_is_guessed_where_the_agent_does_not_find_itself(tmp_path: Path)
     assert host.room(8) == 990, "all of its path is known"
 
 
-# Prints the room of a process, as an agent in a cgroup namespace of its own sees it, whose root is its own cgroup.
-IN_A_NAMESPACE = """
-import pathlib, sys
+# Each prints what an agent sees that has a cgroup namespace of its own: the room of a process, and its cgroup.
+ROOM = """
+import sys
 from gpucommons.scheduler.parking.host import container_room_bytes
 print(container_room_bytes([int(sys.argv[1])]))
 """
+UNIFIED = """
+import sys
+from gpucommons.base.cgroup_paths import find_cgroup, read_cgroups
+(line,) = (line for line in read_cgroups(int(sys.argv[1])) if not line.controllers)
+print(find_cgroup(line).path)
+"""
 
 
-@pytest.fixture
-def limited() -> Iterator[tuple[Path, Path]]:
-    """Two cgroups for memory of the real kernel, side by side: the agent's, and one with a limit of 2 GiB."""
-    needs_root()
-    with contextlib.ExitStack() as made:
-        own = find_cgroup(memory_line())
-        if own is None:
-            pytest.skip("needs a mounted cgroup of its memory")
-        parent = own.path if (own.path / "memory.limit_in_bytes").exists() else own.mount
-        above = parent / f"gpucommons-test-{uuid4().hex}"
-        directories = (above, above / "agent", above / "program")
-        for directory in directories:
+class SideBySide:
+    """Two cgroups of the real kernel: one for the agent, and one for a program."""
+
+    def __init__(self, line: CgroupLine, made: contextlib.ExitStack) -> None:
+        needs_root()
+        needs_program("unshare", "sh", "mount")
+        found = find_cgroup(line)
+        if found is None:
+            pytest.skip("needs mounted cgroups")
+        self.mount = found.mount
+        # In version 2 a cgroup with processes has no controllers for those below it.
+        self.above = (found.path if line.controllers else found.mount) / f"gpucommons-test-{uuid4().hex}"
+        self.agent, self.program = self.above / "agent", self.above / "program"
+        for directory in (self.above, self.agent, self.program):
             try:
                 directory.mkdir()
             except OSError as error:
                 pytest.skip(f"needs cgroups that can be written: {error}")
             made.callback(directory.rmdir)
-            if directory is above and (above / "cgroup.subtree_control").exists():
-                (above / "cgroup.subtree_control").write_text("+memory")
-        name = "memory.limit_in_bytes" if (above / "memory.limit_in_bytes").exists() else "memory.max"
-        (above / "agent" / name).write_text(str(1 << 29))
-        (above / "program" / name).write_text(str(1 << 31))
-        yield above / "agent", above / "program"
+
+    @contextlib.contextmanager
+    def running_program(self) -> Iterator[int]:
+        members = self.program / "cgroup.procs"
+        with subprocess.Popen(["sh", "-c", ENTER, self.program, "sleep", "600"]) as inside:
+            try:
+                until(lambda: str(inside.pid) in members.read_text().split(), "it is in its cgroup")
+                yield inside.pid
+            finally:
+                inside.kill()
+                inside.wait()
+                until(lambda: not members.read_text(), "the cgroup is empty")
+
+    def agent_prints(self, code: str, pid: int, *wrap: str | Path) -> str:
+        namespaces = ("unshare", "--cgroup", "--mount", *wrap)
+        asked = ("sh", "-c", ENTER, self.agent, *namespaces, sys.executable, "-c", code, str(pid))
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def memory_line() -> CgroupLine:
+def own_line(version: int) -> CgroupLine:
     lines = read_cgroups(os.getpid())
-    with_memory = [line for line in lines if "memory" in line.controllers.split(",")]
-    return (with_memory or lines)[-1]
+    found = (
+        line for line in lines if ("memory" in line.controllers.split(",") if version == 1 else not line.controllers)
+    )
+    return next(found, None) or pytest.skip(f"needs cgroups of version {version}, with memory")
 
 
 ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 HIDE = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 
-def test_a_real_kernel_shows_the_limit_of_another_container(limited: tuple[Path, Path]) -> None:
-    needs_program("unshare", "sh", "mount")
-    agent, program = limited
-    top = find_cgroup(memory_line())
-    assert top is not None
-
-    def room_by_agent(*wrap: str | Path) -> str:
-        namespaces = ("unshare", "--cgroup", "--mount", *wrap)
-        asked = ("sh", "-c", ENTER, agent, *namespaces, sys.executable, "-c", IN_A_NAMESPACE, str(inside.pid))
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-
-    with subprocess.Popen(["sh", "-c", ENTER, program, "sleep", "600"]) as inside:
-        try:
-            until(lambda: str(inside.pid) in (program / "cgroup.procs").read_text().split(), "it is in its cgroup")
-            assert (1 << 30) < float(room_by_agent()) <= 1 << 31, "what its own limit leaves"
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_real_kernel_shows_the_limit_of_another_container(version: int) -> None:
+    with contextlib.ExitStack() as made:
+        cgroups = SideBySide(own_line(version), made)
+        limit = "memory.limit_in_bytes" if version == 1 else "memory.max"
+        if version == 2:
+            with contextlib.suppress(OSError):
+                (cgroups.above / "cgroup.subtree_control").write_text("+memory")
+        if not (cgroups.program / limit).exists():
+            pytest.skip(f"the memory of this machine is not limited by version {version}")
+        (cgroups.agent / limit).write_text(str(1 << 29))
+        (cgroups.program / limit).write_text(str(1 << 31))
+        with cgroups.running_program() as pid:
+            assert (1 << 30) < float(cgroups.agent_prints(ROOM, pid)) <= 1 << 31, "what its own limit leaves"
             # Without the host's cgroups, as a container is by default.
-            assert room_by_agent("sh", "-c", HIDE, agent, top.mount) == "None\n"
-        finally:
-            inside.kill()
-            inside.wait()
-            until(lambda: not (program / "cgroup.procs").read_text(), "the cgroup is empty")
+            assert cgroups.agent_prints(ROOM, pid, "sh", "-c", HIDE, cgroups.agent, cgroups.mount) == "None"
+
+
+def test_a_real_kernel_shows_cgroups_of_version_2_from_a_namespace() -> None:
+    """Also where their memory is limited by version 1."""
+    with contextlib.ExitStack() as made:
+        cgroups = SideBySide(own_line(2), made)
+        with cgroups.running_program() as pid:
+            assert cgroups.agent_prints(UNIFIED, pid) == str(cgroups.program)
 
 
 def test_milliseconds_of_cpu_show() -> None:
