@@ -101,7 +101,13 @@ SUBJECTS: Final = (
     _subject("scheduler/policy/core_limits", "scheduler/test_quota_accuracy", "scheduler/test_policy"),
     _subject("scheduler/policy/evaluation", *_POLICY_TESTS),
     _subject("scheduler/policy/attained", *_POLICY_TESTS),
-    _subject("scheduler/policy/phasing", *_POLICY_TESTS, "scheduler/test_phased", "scheduler/test_classes"),
+    _subject(
+        "scheduler/policy/phasing",
+        "scheduler/test_phasing",
+        *_POLICY_TESTS,
+        "scheduler/test_phased",
+        "scheduler/test_classes",
+    ),
     _subject("scheduler/parking/arrivals", "parking/test_arrivals", "parking/test_plan"),
     _subject(
         "scheduler/parking/plan",

@@ -32,7 +32,7 @@ class DirectedGpus:
         self.terms = Terms(settings)
         self.quotas = CoreQuotas(settings)
         self.transitions = Transitions(self.quotas, self.terms)
-        self._grants = Grants(self.quotas, self.transitions)
+        self.grants = Grants(self.quotas, self.transitions)
         self.now = 1000.0
         self._ids = count(1)
         self.gpu = self.add_gpu()
@@ -76,11 +76,19 @@ class DirectedGpus:
 
     def drop(self, client: Client) -> None:
         actions: list[Action] = []
-        self._grants.drop(client.gpu, client, DropReason.QUANTUM, self.now, actions)
+        self.grants.drop(client.gpu, client, DropReason.QUANTUM, self.now, actions)
 
     def end(self, client: Client) -> None:
         client.gpu.turns.clock.advance(self.now)
         self.transitions.end_turn(client.gpu, client, self.now)
+
+    def hand_over(self, old: Client, new: Client, *, fast: bool) -> None:
+        """The anchor releases its turn, and `new` begins one. `fast`: in one step."""
+        if fast:
+            self.transitions.hand_over(old.gpu, old, new, self.now)
+        else:
+            self.end(old)
+            self.begin(new)
 
     def revoke(self, client: Client, held_gib: float) -> None:
         self.transitions.measure_memory(client, round(held_gib * GIB), None)

@@ -81,6 +81,16 @@ def test_plain_programs_are_not_charged_to_their_owner() -> None:
     assert accounts.service(client) == [2.0]
 
 
+def test_newcomers_are_not_compared_with_plain_programs() -> None:
+    accounts = DirectedGpus()
+    accounts.begin(accounts.enter_program("ann"))
+    accounts.begin(accounts.enter("bob"))
+    accounts.now += 20.0
+    newcomer = accounts.enter("cid")
+    accounts.ask(newcomer)
+    assert accounts.service(newcomer) == [20.0]
+
+
 # Owners that were away
 
 
@@ -111,6 +121,23 @@ def test_an_owner_that_was_away_begins_at_the_least_that_the_present_ones_had(
     assert least_s == 20.0 + away_s
 
 
+def test_the_owner_of_the_anchor_is_not_away_while_it_waits() -> None:
+    accounts = DirectedGpus()
+    anchor, waits, newcomer = (accounts.enter("ann") for _ in range(3))
+    accounts.ask(waits)
+    accounts.begin(anchor)
+    bob = accounts.enter("bob")
+    accounts.begin(bob, LEFT_OVER)
+    accounts.now += 3.0
+    accounts.drop(anchor)
+    accounts.end(anchor)
+    accounts.now += 17.0
+    accounts.ask(accounts.enter("cid"))
+    assert accounts.gpu.order.floor_s == 20.0
+    accounts.ask(newcomer)
+    assert accounts.service(newcomer) == [3.0]
+
+
 def test_an_owner_is_not_away_when_another_of_its_clients_requests() -> None:
     accounts = DirectedGpus()
     first, second, other = accounts.enter("ann"), accounts.enter("ann"), accounts.enter("bob")
@@ -138,6 +165,21 @@ def test_a_client_that_was_away_begins_at_the_least_of_the_clients_of_its_owner(
     assert accounts.own_service(first, third, newcomer) == [12.0, 4.0, 4.0]
 
 
+@pytest.mark.parametrize(("dropped", "expected_s"), [(True, 3.0), (False, 20.0)], ids=["at once", "released by itself"])
+def test_a_client_that_requests_again_at_once_keeps_its_account(dropped: bool, expected_s: float) -> None:
+    accounts = DirectedGpus()
+    first, second = accounts.enter("ann"), accounts.enter("ann")
+    accounts.begin(first)
+    accounts.begin(second, LEFT_OVER)
+    accounts.now += 3.0
+    if dropped:
+        accounts.drop(first)
+    accounts.end(first)
+    second.service.served_s += 17.0
+    accounts.ask(first)
+    assert accounts.own_service(first, second) == [expected_s, 20.0]
+
+
 # What is forgotten
 
 
@@ -163,6 +205,37 @@ def test_what_an_owner_had_in_left_over_room_is_forgotten_in_part(seconds: float
     accounts.drop(anchor)
     accounts.end(anchor)
     assert accounts.service(anchor) == [seconds], "no part of its time was left over"
+
+
+def test_an_owner_that_waits_has_its_place_by_what_is_left() -> None:
+    accounts = DirectedGpus()
+    first, other = waiting(accounts), accounts.enter("cid")
+    anchor, lucky, again = accounts.enter("ann"), accounts.enter("bob"), accounts.enter("bob")
+    other.service.line.served_s = 50.0
+    accounts.ask(other)
+    accounts.begin(anchor)
+    accounts.begin(lucky, LEFT_OVER)
+    accounts.now += 100.0
+    accounts.ask(again)
+    assert list(accounts.gpu.order.in_order()) == [first, other, again]
+    accounts.drop(lucky)
+    accounts.end(lucky)
+    assert accounts.service(lucky) == [30.0]
+    assert list(accounts.gpu.order.in_order()) == [first, again, other]
+
+
+def test_an_owner_that_waits_keeps_its_place_if_nothing_is_forgotten() -> None:
+    accounts = DirectedGpus()
+    anchor, turn, again, other = (accounts.enter(owner) for owner in ("ann", "bob", "bob", "cid"))
+    accounts.begin(anchor)
+    accounts.begin(turn, LEFT_OVER)
+    accounts.now += 5.0
+    accounts.ask(again)
+    accounts.ask(other)
+    assert accounts.service(turn, other) == [5.0, 5.0]
+    accounts.drop(turn)
+    accounts.end(turn)
+    assert list(accounts.gpu.order.in_order()) == [again, other], "in the order of their requests"
 
 
 def test_no_more_is_forgotten_than_was_left_over() -> None:
@@ -214,6 +287,67 @@ def test_a_client_is_at_most_three_quanta_ahead_of_the_others_of_its_owner() -> 
     accounts.run(first, 100.0)
     assert accounts.own_service(first, other) == [30.0, 0.0]
     assert accounts.service(first) == [100.0]
+
+
+# What one turn after another costs, in one step and in two
+
+
+IN_ONE_STEP = pytest.mark.parametrize("fast", [False, True], ids=["in two steps", "in one"])
+
+
+@IN_ONE_STEP
+@pytest.mark.parametrize("same_owner", [False, True])
+def test_the_least_that_owners_had_does_not_fall(fast: bool, same_owner: bool) -> None:
+    accounts = DirectedGpus()
+    first, other = accounts.enter("ann"), accounts.enter("bob")
+    waits = accounts.enter("ann" if same_owner else "cid")
+    accounts.begin(other, LEFT_OVER)
+    accounts.run(first, 3.0)
+    accounts.drop(other)
+    accounts.end(other)
+    accounts.gpu.order.floor_s = 20.0
+    accounts.begin(first)
+    accounts.ask(waits)
+    accounts.now += 1.0
+    accounts.hand_over(first, waits, fast=fast)
+    assert accounts.service(first) == [4.0]
+    assert accounts.gpu.order.floor_s == 20.0
+    newcomer = accounts.enter("dan")
+    accounts.ask(newcomer)
+    assert accounts.service(newcomer) == [20.0]
+
+
+@IN_ONE_STEP
+@pytest.mark.parametrize(("floor_s", "other_s", "expected_s"), [(0.0, 20.0, 4.0), (0.0, 1.0, 1.0), (6.0, 20.0, 6.0)])
+def test_a_new_client_begins_at_the_least_that_those_of_its_owner_had(
+    fast: bool, floor_s: float, other_s: float, expected_s: float
+) -> None:
+    accounts = DirectedGpus()
+    client, other, next_one, newcomer = (accounts.enter(owner) for owner in ("ann", "ann", "bob", "ann"))
+    other.service.served_s = other_s
+    accounts.ask(other)
+    accounts.ask(next_one)
+    accounts.begin(client)
+    client.service.served_s, client.service.line.floor_s = 0.0, floor_s
+    accounts.now += 4.0
+    accounts.hand_over(client, next_one, fast=fast)
+    accounts.transitions.dequeue(accounts.gpu, other, accounts.now)
+    accounts.ask(newcomer)
+    assert accounts.own_service(client, newcomer) == [4.0, expected_s]
+
+
+@IN_ONE_STEP
+def test_luck_is_forgotten_at_the_end_of_any_turn(fast: bool) -> None:
+    accounts = DirectedGpus()
+    waits = waiting(accounts)
+    anchor, lucky = accounts.enter("ann"), accounts.enter("bob")
+    accounts.begin(anchor)
+    accounts.run(lucky, 5.0, LEFT_OVER)
+    accounts.end(anchor)
+    accounts.begin(lucky)
+    accounts.now += 100.0
+    accounts.hand_over(lucky, waits, fast=fast)
+    assert accounts.service(lucky) == [100.0], "105 s, of which 5 s were left over"
 
 
 # Owners that leave
@@ -272,6 +406,16 @@ def test_those_that_the_others_have_overtaken_are_forgotten_first() -> None:
     assert len(remembered) == 101
 
 
+def test_the_last_owners_that_left_are_remembered() -> None:
+    accounts = DirectedGpus()
+    waiting(accounts)
+    for number in range(300):
+        client = accounts.enter(str(number))
+        accounts.run(client, 1.0)
+        accounts.leave(client)
+    assert list(accounts.gpu.order.departed_s) == [str(number) for number in range(44, 300)]
+
+
 # Room
 
 
@@ -300,12 +444,13 @@ def test_the_promise_ends_when_the_front_no_longer_waits() -> None:
 
 def test_the_client_that_turns_were_ended_for_is_served_before_those_with_less() -> None:
     accounts = DirectedGpus()
-    less, more = accounts.enter("ann"), accounts.enter("bob")
-    for client in (less, more):
+    less, more, other = accounts.enter("ann"), accounts.enter("bob"), accounts.enter("cid")
+    for client in (less, more, other):
         accounts.ask(client)
     accounts.run(more, 5.0)
     accounts.ask(more)
     attained.claim_room(accounts.gpu, more)
+    accounts.transitions.dequeue(accounts.gpu, other, accounts.now)
     assert list(accounts.gpu.order.in_order()) == [more, less]
     accounts.begin(more)
     assert list(accounts.gpu.order.in_order()) == [less]
@@ -346,6 +491,7 @@ def test_after_a_move_the_oldest_turn_of_a_client_is_the_anchor() -> None:
     accounts.begin(program)
     accounts.now += 1.0
     accounts.begin(old)
+    other.service.line.served_s = 50.0
     for client in (waits, other):
         accounts.ask(client)
     accounts.now += 1.0

@@ -275,6 +275,18 @@ def test_turns_are_in_the_way_by_their_activity_as_well() -> None:
     assert leaving(gpus, waiting(gpus, "cid", 1, 0.1), SOLO) == [light, busy, unknown]
 
 
+def test_a_turn_stays_in_the_way_if_its_activity_does_not_fit_next_to_the_front() -> None:
+    gpus = measured()
+    first = had(running(gpus, "ann", 1, 0.3), 3)
+    second = had(running(gpus, "bob", 1, 0.4), 2)
+    assert leaving(gpus, waiting(gpus, "cid", 1, 0.5), DEMAND) == [first, second]
+    gpus = measured()
+    first = had(running(gpus, "ann", 1, 0.1), 3)
+    had(running(gpus, "bob", 1, 0.15), 2)
+    busy = had(running(gpus, "cid", 1, 0.5), 1)
+    assert leaving(gpus, waiting(gpus, "dan", 1, 0.55), DEMAND) == [first, busy], "only one of the light ones fits"
+
+
 def test_without_measurements_only_memory_is_in_the_way() -> None:
     gpus = concurrent()
     gpus.meter()
@@ -320,6 +332,7 @@ def test_an_owner_that_had_the_anchor_pays_for_it_with_its_place_in_the_queue_on
     owe_turn(holder)
     gpus.drop(anchor)
     gpus.end(anchor)
+    had(holder, 0)
     assert gpus.gpu.order.anchor is anchor
     assert due_s(gpus, [holder], front) == SHORT_S
 
@@ -451,6 +464,13 @@ def test_no_client_is_together_with_a_front_whose_activity_is_not_known() -> Non
     running(gpus, "ann", 4, 0.5)
     front, small = waiting(gpus, "bob", 4), waiting(gpus, "cid", 0.1, 0.01)
     assert scan(gpus) == QueueScan(front, SOLO, small, gpus.now + 20.0)
+
+
+def test_nor_with_one_that_waits_for_memory() -> None:
+    gpus = measured()
+    running(gpus, "ann", 5, 0.1)
+    front, small = waiting(gpus, "bob", 8), waiting(gpus, "cid", 0.1, 0.01)
+    assert scan(gpus) == QueueScan(front, MEMORY, small, gpus.now + 40.0)
 
 
 def test_no_client_passes_one_that_has_waited_for_the_longest_bypass() -> None:

@@ -140,9 +140,8 @@ def queue(gpu: GpuQueue, client: Client, now: float) -> None:
     waiting = line.waiting
     if client.service.released or now - client.service.ran_s > BACK_WITHIN_S:
         _return(gpu, client, now)
-    if line.running and not (line.has_anchor or waiting):
-        # From now on one of its clients waits.
-        _charge(line, now)
+    # From now on one of its clients waits.
+    _charge(line, now)
     order.requests = number = order.requests + 1
     order.waiting[client.id] = client
     entry = client.service.entry = (client.service.served_s, number, client)
@@ -303,8 +302,6 @@ def _kept_s(client: Client, late_s: float, now: float) -> float:
 
 def _forget_luck(order: ServiceOrder, line: OwnerLine, served_s: float, lead_s: float) -> float:
     """Returns the account of an owner, without a part of the luck that it is above the others' by."""
-    if served_s <= order.floor_s + lead_s:
-        return served_s
     forgotten_s = min(line.luck_s, served_s - _reduced_s(served_s, order.floor_s, lead_s))
     line.luck_s -= forgotten_s
     return served_s - forgotten_s
