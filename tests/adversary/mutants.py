@@ -64,6 +64,7 @@ def _subject(module: str, *tests: str) -> Subject:
 
 _CORUN_TESTS: Final = (
     "scheduler/corun/test_coruns",
+    "scheduler/corun/test_phases",
     "scheduler/corun/test_weights",
     "scheduler/test_classes",
     "scheduler/test_phased",

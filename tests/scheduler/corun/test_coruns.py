@@ -243,8 +243,9 @@ def test_a_client_that_left_is_forgotten() -> None:
     coruns.record_activity(["b"], DeviceActivity(0.8, busy=0.9), 0.8)
     coruns.record_use({"a": 0.5, "b": 0.5}, requesting, 1.0, 1.0)
     coruns.record_activity(["a", "b"], DeviceActivity(0.8, busy=1.0), 1.5)
-    coruns.phase(requesting, 2.0)
+    phase = coruns.phase(requesting, 2.0)
     coruns.forget("a")
+    coruns.record_phase_end(phase, 0.4)
     for kept in (coruns._facts, coruns._owner_of, coruns._arrival):
         assert "a" not in kept
     assert all("a" not in key for key in (*coruns._together, *coruns._verdicts))
@@ -333,17 +334,17 @@ def test_a_heavy_client_that_stopped_using_the_gpu_takes_no_turns() -> None:
             assert {"a1", "a2", "a3"} <= set(phase.clients), "none waits for the turn of a client that does nothing"
 
 
-def looks(together: Callable[[float], float], until_s: float) -> list[float]:
-    """When one of two heavy clients of one owner is looked at alone: it uses half of the SMs that they use together."""
+def looks(together: Callable[[float], float], until_s: float, clients: int = 2) -> list[float]:
+    """When one of the heavy clients of one owner is looked at alone: it uses its part of what all use together."""
     coruns: Coruns[str] = Coruns()
-    requesting = {"a1": "ann", "a2": "ann"}
+    requesting = {f"a{number}": "ann" for number in range(clients)}
     looked = []
     for tick in range(round(until_s / 0.25)):
         now_s = tick * 0.25
         if tick % 4 == 0:
-            coruns.record_use(dict.fromkeys(requesting, 0.5), requesting, 1.0, now_s)
+            coruns.record_use(dict.fromkeys(requesting, 1.0 / clients), requesting, 1.0, now_s)
         phase = coruns.phase(requesting, now_s)
-        activity = DeviceActivity(together(now_s) * len(phase.clients) / 2, busy=1.0)
+        activity = DeviceActivity(together(now_s) * len(phase.clients) / clients, busy=1.0)
         coruns.record_activity(list(phase.clients), activity, now_s + 0.25)
         coruns.record_phase_end(phase, 0.25)
         if phase.way is Way.MEASURING:
@@ -360,7 +361,20 @@ def test_that_turns_do_not_gain_is_doubted_when_the_activity_changes() -> None:
     changed = looks(lambda now_s: 0.6 if now_s < 20.0 else 0.9, 50.0)
     assert changed[:2] == steady
     assert [at_s > 20.0 for at_s in changed[2:]] == [True, True], "both once more"
-    assert looks(lambda now_s: 0.6 if now_s < 20.0 else 0.7, 50.0) == steady, "a small change proves nothing"
+    small = looks(lambda now_s: 0.6 if now_s < 20.0 else 0.75, 50.0)
+    assert small == looks(lambda now_s: 0.2 if now_s < 20.0 else 0.28, 50.0) == steady, "a small change proves nothing"
+
+
+def test_a_doubt_lasts_until_all_were_seen_again_however_long_that_takes() -> None:
+    looked = looks(lambda now_s: 0.6 if now_s < 100.0 else 0.9, 250.0, clients=3)
+    assert len(looked) == 6, "each once, and once more"
+    assert looked[5] > looked[3] + 50.0, "those that it pauses have no more time for it in this minute"
+
+
+def test_turns_for_an_activity_that_changes_again_and_again_are_looked_for_ever_more_seldom() -> None:
+    doubts = looks(lambda now_s: 0.6 if now_s % 10.0 < 5.0 else 0.9, 250.0)[1::2]
+    gaps_s = [after - before for before, after in pairwise(doubts)]
+    assert [gap_s // 10 for gap_s in gaps_s] == [1, 4, 16]
 
 
 def test_use_needs_enough_readings() -> None:
@@ -577,45 +591,47 @@ def test_the_use_of_an_owner_that_left_is_remembered_for_as_long_as_use_is_looke
 LIGHT_OF_ANN = [f"a{number}" for number in range(9)]
 
 
-def with_many_light_clients(of_ann: float, of_bob: float) -> tuple[Coruns[str], dict[str, str]]:
-    """Ann's light clients use so much of the GPU, and bob's heavy one so much."""
+def with_many_light_clients(of_ann: float, heavy: dict[str, float]) -> tuple[Coruns[str], dict[str, str]]:
+    """Ann's light clients use so much of the GPU, and the heavy ones so much, each of another owner."""
     coruns: Coruns[str] = Coruns()
-    requesting = {**dict.fromkeys(LIGHT_OF_ANN, "ann"), "b": "bob"}
+    requesting = {**dict.fromkeys(LIGHT_OF_ANN, "ann"), **{client: f"owner of {client}" for client in heavy}}
     coruns.phase(requesting, 0.0)
     for client in requesting:
         for second in range(4):
-            coruns.record_activity([client], DeviceActivity(0.5, busy=0.95 if client == "b" else 0.3), float(second))
+            coruns.record_activity([client], DeviceActivity(0.5, busy=0.95 if client in heavy else 0.3), float(second))
     for second in range(4, 10):
-        ratios = {**dict.fromkeys(LIGHT_OF_ANN, of_ann / 9), "b": of_bob}
-        coruns.record_use(ratios, requesting, of_ann + of_bob, float(second))
+        ratios = {**dict.fromkeys(LIGHT_OF_ANN, of_ann / 9), **heavy}
+        coruns.record_use(ratios, requesting, of_ann + sum(heavy.values()), float(second))
     return coruns, requesting
 
 
 @pytest.mark.parametrize(
-    ("of_ann", "of_bob", "way"),
+    ("of_ann", "heavy", "way"),
     [
-        (0.7, 0.25, Way.TURNS),
-        (0.5, 0.45, Way.TOGETHER),
-        (0.4, 0.15, Way.TOGETHER),
+        (0.7, {"b": 0.25}, Way.TURNS),
+        (0.47, {"b": 0.25, "c": 0.28}, Way.TURNS),
+        (0.57, {"b": 0.43}, Way.TOGETHER),
+        (0.4, {"b": 0.15}, Way.TOGETHER),
     ],
-    ids=["bob is kept from its share", "bob has it", "the GPU has room"],
+    ids=["b is kept from its share", "b is, and c is not", "b has nearly all of it", "the GPU has room"],
 )
-def test_many_light_clients_are_not_light_together(of_ann: float, of_bob: float, way: Way) -> None:
-    coruns, requesting = with_many_light_clients(of_ann, of_bob)
+def test_many_light_clients_are_not_light_together(of_ann: float, heavy: dict[str, float], way: Way) -> None:
+    coruns, requesting = with_many_light_clients(of_ann, heavy)
     assert coruns.phase(requesting, 10.0).way is way
 
 
 def test_an_owner_with_many_light_clients_takes_turns_until_the_last_has_left() -> None:
-    coruns, requesting = with_many_light_clients(0.7, 0.25)
+    coruns, requesting = with_many_light_clients(0.7, {"b": 0.25})
     coruns.forget(LIGHT_OF_ANN[0])
     del requesting[LIGHT_OF_ANN[0]]
     assert coruns.phase(requesting, 10.0).way is Way.TURNS
     for client in LIGHT_OF_ANN[1:]:
         coruns.forget(client)
-    requesting = {"new": "ann", "b": "bob"}
+    requesting = {"new": "ann", "b": "bob", "b2": "bob"}
     coruns.phase(requesting, 11.0)
     coruns.record_activity(["new"], DeviceActivity(0.5, busy=0.3), 12.0)
-    assert coruns.phase(requesting, 13.0).way is Way.TOGETHER
+    coruns.record_activity(["b2"], DeviceActivity(0.5, busy=0.95), 12.0)
+    assert coruns.phase(requesting, 13.0).way is Way.TOGETHER, "a light one and two heavy ones"
 
 
 def test_the_light_clients_of_an_owner_with_heavy_ones_stay_light() -> None:
@@ -651,6 +667,8 @@ def test_use_that_is_not_seen_is_of_the_owner_whose_program_has_left() -> None:
 def test_whether_programs_come_and_go_where_owners_compete() -> None:
     coruns: Coruns[str] = Coruns()
     coruns.phase({"a": "ann"}, 0.0)
+    coruns.record_use({"a": 0.5}, {"a": "ann"}, 0.5, 0.0)
+    coruns.forget("not known yet")
     assert not coruns.has_passing_programs(1.0), "one owner"
     coruns.phase({"a": "ann", "b": "bob"}, 10.0)
     assert coruns.has_passing_programs(12.0), "bob's came two seconds ago"
@@ -689,6 +707,9 @@ def test_the_gain_of_turns_is_shown_where_they_are_for_gain() -> None:
     assert coruns.gain(phase, requesting) == pytest.approx(1.5)
     assert coruns.gain(Phase(phase.clients, 0.25, Way.TURNS, cause=PhaseCause.FAIRNESS), requesting) is None
     assert coruns.gain(phase, {"a": "ann", "b": "bob"}) is None, "of these it is not known"
+    three = {**requesting, "a3": "ann"}
+    coruns.phase(three, 100.0)
+    assert coruns.gain(phase, three) is None, "nor of these yet"
 
 
 def phases_with_background(requesting: dict[str, str], weights: dict[str, float]) -> list[Phase[str]]:

@@ -417,7 +417,7 @@ class Coruns(Generic[Client]):
         """The clients that are never paused now. An owner that has the GPU for itself may use all of it."""
         owners = {self._owner_of[client] for client in clients}
         for owner, use in self._latency_use.items():
-            if len(owners) > 1 and owner in owners:
+            if owners != {owner}:
                 use.judge(self._accounts.part_of(owner, owners), now_s)
         self._of_latency = frozenset(client for client in clients if classes.get(client) is SharingClass.LATENCY)
         self._latency = frozenset(
@@ -484,9 +484,9 @@ class Coruns(Generic[Client]):
         for client in phase.clients:
             if client in self._facts:
                 self._facts[client].note_run(length_s, self._now_s)
-        if phase.way in (Way.TURNS, Way.MEASURING) and phase.unit:
-            owner = self._owner_of.get(phase.unit[0])
-            if owner is not None:
+        if phase.way in (Way.TURNS, Way.MEASURING):
+            # All of one owner. One of them may have left meanwhile.
+            for owner in {self._owner_of[client] for client in phase.unit if client in self._owner_of}:
                 self._accounts.charge(owner, length_s, phase.unit)
 
     def _enter(self, requesting: Mapping[Client, str], now_s: float) -> tuple[Client, ...]:
@@ -636,7 +636,7 @@ class Coruns(Generic[Client]):
         device = together.mean
         alone = [facts.alone.mean for facts in map(self._facts.__getitem__, clients)]
         measured = [activity for activity in alone if activity is not None]
-        if device is None or len(measured) < len(alone) or any(self._facts[client].light is None for client in clients):
+        if device is None or len(measured) < len(alone):
             return bool(verdict.turns)
         progress = verdict.estimate(device, measured)
         gain = 1.0 / progress - 1.0
@@ -656,7 +656,7 @@ class Coruns(Generic[Client]):
         return bool(verdict.turns)
 
     def _inherit_verdict(self, key: frozenset[Client], now_s: float) -> _Verdict:
-        """Clients that gained by turns with another one, which has left, are taken to gain without it. They are seen
+        """Clients that gained by turns with another one, which rests now, are taken to gain without it. They are seen
         together next."""
         verdict = _Verdict()
         for larger, other in self._verdicts.items():
