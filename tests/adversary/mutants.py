@@ -72,6 +72,7 @@ _CORUN_TESTS: Final = (
 _POLICY_TESTS: Final = (
     "scheduler/test_attained",
     "scheduler/test_verdicts",
+    "scheduler/test_admission",
     "scheduler/test_policy",
     "scheduler/test_policy_fairness",
     "scheduler/test_policy_programs",
@@ -99,7 +100,12 @@ SUBJECTS: Final = (
         "scheduler/test_quota_accuracy",
         "scheduler/test_quotas",
     ),
-    _subject("scheduler/policy/core_limits", "scheduler/test_quota_accuracy", "scheduler/test_policy"),
+    _subject(
+        "scheduler/policy/core_limits",
+        "scheduler/test_core_limits",
+        "scheduler/test_quota_accuracy",
+        "scheduler/test_policy",
+    ),
     _subject("scheduler/policy/evaluation", *_POLICY_TESTS),
     _subject("scheduler/policy/attained", *_POLICY_TESTS),
     _subject(

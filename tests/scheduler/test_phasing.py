@@ -298,6 +298,15 @@ def test_a_client_that_was_dropped_is_waited_for_but_not_for_long() -> None:
     assert deadline_s == pytest.approx(9.0)
 
 
+def test_of_several_the_one_that_was_dropped_first_is_no_longer_waited_for_first() -> None:
+    gpus = PhasedGpu()
+    for late_s in (0.0, 0.4):
+        gpus.now += late_s
+        gpus.drop(gpus.program("ann"))
+    gpus.set_phase(gpus.program("bob", waits_s=0.1))
+    assert gpus.evaluate()[0] == pytest.approx(PATIENCE_S - 0.4)
+
+
 @pytest.mark.parametrize("reason", [DropReason.QUOTA, DropReason.MEMORY])
 def test_a_client_that_was_dropped_for_another_reason_is_not_waited_for(reason: DropReason) -> None:
     gpus = PhasedGpu()

@@ -290,3 +290,44 @@ def test_the_fast_path_of_a_release_gives_the_same_actions() -> None:
         assert short.gpu.memory.running_bytes == long.gpu.memory.running_bytes
         handed_over += short.handed_over
     assert handed_over > 300
+
+
+def small_world(mode: Mode) -> World:
+    """9 GiB for clients."""
+    return World(SchedulerSettings(mode=mode, default_gpu_memory_gb=10.0))
+
+
+def started(world: World, gib: int = 1) -> Peer:
+    peer = world.join(2, 100)
+    world.memory(peer, gib * GIB)
+    world.ask(peer)
+    world.check()
+    return peer
+
+
+def test_a_turn_in_left_over_room_that_is_alone_in_the_end_is_followed_by_the_next() -> None:
+    world = small_world(Mode.CONCURRENT)
+    anchor, guest = started(world), started(world)
+    world.release(anchor)
+    world.mode(Mode.SERIAL)
+    waits = started(world)
+    world.release(guest)
+    world.check()
+    assert waits.holds
+
+
+def test_a_client_that_turns_were_ended_for_and_that_a_revoked_one_blocked_is_next_when_that_has_left() -> None:
+    world = small_world(Mode.SERIAL)
+    deaf = started(world, 5)
+    world.nvml(deaf, 5 * GIB)
+    big, small, last = started(world, 6), started(world, 3), started(world, 3)
+    world.advance(65.0)
+    assert deaf.client.turn.revoked
+    assert small.holds
+    world.leave(deaf)
+    world.release(small)
+    world.check()
+    assert big.holds
+    world.release(big)
+    world.check()
+    assert last.holds

@@ -14,13 +14,14 @@ from gpucommons.scheduler.policy.evaluation import (
     REMEMBERED_S,
     QueueScan,
     Revocations,
+    biggest_waiter,
     in_the_way,
     quantum_s,
     room_due_s,
     scan_queue,
     wait_reason,
 )
-from gpucommons.scheduler.policy.state import DROP_RESEND_S, NEVER, Client, Mode
+from gpucommons.scheduler.policy.state import DROP_RESEND_S, GIB, NEVER, Client, Mode
 from scheduler.directed import DirectedGpus
 
 BATCH, BACKGROUND = SharingClass.BATCH, SharingClass.BACKGROUND
@@ -373,6 +374,13 @@ def test_a_quantum_grows_with_the_memory_that_is_moved(
     assert quantum_s(gpus.terms, holder, front, reason) == expected_s
     gpus.gpu.biggest_waiter = None
     assert quantum_s(gpus.terms, holder, front, reason) == max(10.0, 5.0 * max(holder_gib, front_gib))
+
+
+def test_the_biggest_client_that_waits_is_the_one_whose_memory_takes_longest_to_move() -> None:
+    gpus = DirectedGpus()
+    _, big, claims_more = waiting(gpus, "", 1), waiting(gpus, "", 5), waiting(gpus, "", 8)
+    gpus.transitions.measure_memory(claims_more, 2 * GIB, None)
+    assert biggest_waiter(gpus.gpu) is big
 
 
 def test_a_quantum_is_that_of_phases_while_there_is_one_and_that_of_the_operator_if_set() -> None:

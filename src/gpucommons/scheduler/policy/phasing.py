@@ -65,7 +65,7 @@ class Phasing:
         for client in gpu.clients.values():
             # A client that was dropped requests again in a moment: its memory counts meanwhile.
             if client.standing is not ClientStanding.IDLE or now - client.service.ran_s < _BACK_WITHIN_S:
-                if client.memory.blind and self._terms.v1_alone:
+                if client.memory.blind:
                     return False
                 room -= client.memory.need_bytes
         return room >= 0
