@@ -74,8 +74,14 @@ class SharedNode:
         self.shared.__exit__(kind, value, trace)
         until(lambda: is_gone(pauser), "the pauser has ended")
 
-    def start_agent(self, *arguments: str, sections: str = "", environment: Mapping[str, str] | None = None) -> Self:
-        """`sections` is the text of its configuration file."""
+    def start_agent(
+        self,
+        *arguments: str,
+        sections: str = "",
+        environment: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> Self:
+        """`sections` is the text of its configuration file, `prefix` a command that becomes the agent."""
         self.config.write_text(sections)
         given = {
             **self.shared.environment(),
@@ -90,7 +96,7 @@ class SharedNode:
             *(arguments or ("--scheduler", "--share")),
             *("--config", str(self.config)),
             environment=given,
-            prefix=(*namespaces, "sh", "-c", _OWN_RUN, str(self.run)),
+            prefix=(*prefix, *namespaces, "sh", "-c", _OWN_RUN, str(self.run)),
         )
         self._started.append(self._agents.enter_context(started))
         return self

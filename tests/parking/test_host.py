@@ -8,14 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from gpucommons.base.cgroup_paths import CgroupLine, find_cgroup, read_cgroups
+from cgroup_trees import CgroupTree, cgroups_of_version_2, limited_cgroups
 from gpucommons.model.host import HostMemory
 from gpucommons.scheduler.parking.host import container_room_bytes, host_memory, resident_bytes, thread_seconds
-from needs import needs_program, needs_root
+from needs import needs_program
 from waiting import until
 
 
@@ -212,80 +211,39 @@ print(find_cgroup(line).path)
 """
 
 
-class SideBySide:
-    """Two cgroups of the real kernel: one for the agent, and one for a program."""
-
-    def __init__(self, line: CgroupLine, made: contextlib.ExitStack) -> None:
-        needs_root()
-        needs_program("unshare", "sh", "mount")
-        found = find_cgroup(line)
-        if found is None:
-            pytest.skip("needs mounted cgroups")
-        self.mount = found.mount
-        # In version 2 a cgroup with processes has no controllers for those below it.
-        self.above = (found.path if line.controllers else found.mount) / f"gpucommons-test-{uuid4().hex}"
-        self.agent, self.program = self.above / "agent", self.above / "program"
-        for directory in (self.above, self.agent, self.program):
-            try:
-                directory.mkdir()
-            except OSError as error:
-                pytest.skip(f"needs cgroups that can be written: {error}")
-            made.callback(directory.rmdir)
-
-    @contextlib.contextmanager
-    def running_program(self) -> Iterator[int]:
-        members = self.program / "cgroup.procs"
-        with subprocess.Popen(["sh", "-c", ENTER, self.program, "sleep", "600"]) as inside:
-            try:
-                until(lambda: str(inside.pid) in members.read_text().split(), "it is in its cgroup")
-                yield inside.pid
-            finally:
-                inside.kill()
-                inside.wait()
-                until(lambda: not members.read_text(), "the cgroup is empty")
-
-    def agent_prints(self, code: str, pid: int, *wrap: str | Path) -> str:
-        namespaces = ("unshare", "--cgroup", "--mount", *wrap)
-        asked = ("sh", "-c", ENTER, self.agent, *namespaces, sys.executable, "-c", code, str(pid))
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def own_line(version: int) -> CgroupLine:
-    lines = read_cgroups(os.getpid())
-    found = (
-        line for line in lines if ("memory" in line.controllers.split(",") if version == 1 else not line.controllers)
-    )
-    return next(found, None) or pytest.skip(f"needs cgroups of version {version}, with memory")
-
-
-ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 HIDE = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_real_kernel_shows_the_limit_of_another_container(version: int) -> None:
-    with contextlib.ExitStack() as made:
-        cgroups = SideBySide(own_line(version), made)
-        limit = "memory.limit_in_bytes" if version == 1 else "memory.max"
-        if version == 2:
-            with contextlib.suppress(OSError):
-                (cgroups.above / "cgroup.subtree_control").write_text("+memory")
-        if not (cgroups.program / limit).exists():
-            pytest.skip(f"the memory of this machine is not limited by version {version}")
-        (cgroups.agent / limit).write_text(str(1 << 29))
-        (cgroups.program / limit).write_text(str(1 << 31))
-        with cgroups.running_program() as pid:
-            assert (1 << 30) < float(cgroups.agent_prints(ROOM, pid)) <= 1 << 31, "what its own limit leaves"
-            # Without the host's cgroups, as a container is by default.
-            assert cgroups.agent_prints(ROOM, pid, "sh", "-c", HIDE, cgroups.agent, cgroups.mount) == "None"
+def agent_prints(cgroups: CgroupTree, code: str, pid: int, *wrap: str | Path) -> str:
+    namespaces = ("unshare", "--cgroup", "--mount", *wrap)
+    asked = (*cgroups.entering("agent"), *namespaces, sys.executable, "-c", code, str(pid))
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@contextlib.contextmanager
+def running_in(cgroups: CgroupTree, name: str) -> Iterator[int]:
+    with subprocess.Popen([*cgroups.entering(name), "sleep", "600"]) as inside:
+        try:
+            until(lambda: inside.pid in cgroups.pids(name), "it is in its cgroup")
+            yield inside.pid
+        finally:
+            inside.kill()
+
+
+def test_a_real_kernel_shows_the_limit_of_another_container() -> None:
+    needs_program("unshare", "sh", "mount")
+    with limited_cgroups(agent=1 << 29, program=1 << 31) as cgroups, running_in(cgroups, "program") as pid:
+        assert (1 << 30) < float(agent_prints(cgroups, ROOM, pid)) <= 1 << 31, "what its own limit leaves"
+        # Without the host's cgroups, as a container is by default.
+        hide = ("sh", "-c", HIDE, cgroups.above / "agent", cgroups.mount)
+        assert agent_prints(cgroups, ROOM, pid, *hide) == "None"
 
 
 def test_a_real_kernel_shows_cgroups_of_version_2_from_a_namespace() -> None:
     """Also where their memory is limited by version 1."""
-    with contextlib.ExitStack() as made:
-        cgroups = SideBySide(own_line(2), made)
-        with cgroups.running_program() as pid:
-            assert cgroups.agent_prints(UNIFIED, pid) == str(cgroups.program)
+    needs_program("unshare", "sh")
+    with cgroups_of_version_2("agent", "program") as cgroups, running_in(cgroups, "program") as pid:
+        assert agent_prints(cgroups, UNIFIED, pid) == str(cgroups.above / "program")
 
 
 def test_milliseconds_of_cpu_show() -> None:

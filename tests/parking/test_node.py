@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cgroup_trees import limited_cgroups
 from fakes.gpu.account import Phase
 from fakes.shared_gpu import MATMUL, SharedProgram
 from gpucommons.config.runtime_directory import control_path
@@ -47,6 +48,26 @@ def test_an_idle_program_is_parked_and_comes_back_when_its_user_goes_on(node: Sh
     program.program.run_cell(0.0002)
     node.wait_for(lambda: program.program.cells == 1, "its cell ends")
     assert program.program.gpu_bytes == 64 * MIB
+
+
+@pytest.mark.long
+def test_the_limit_of_its_own_container_counts_and_not_that_of_the_agents() -> None:
+    """What is parked is charged there. As in a pod, the agent's cgroup is the root of its cgroup namespace."""
+    with limited_cgroups(agent=256 * MIB, narrow=128 * MIB, wide=768 * MIB) as cgroups, shared_node() as node:
+        settings = "[parking]\nidle_after_s = 4\neager = true\nmin_residence_s = 1\n"
+        node.start_agent(sections=settings, prefix=cgroups.entering("agent"))
+        # Begun first, it is the first that would be parked.
+        programs = []
+        for name in ("narrow", "wide"):
+            prefix = ("setsid", *cgroups.entering(name))
+            started = node.shared.program(phases=IDLE, memory_bytes=512 * MIB, prefix=prefix)
+            started.program.wait_for_user()
+            node.wait_for(lambda: node.client(started), "the agent sees it")  # noqa: B023
+            programs.append(started.program)
+        narrow, wide = programs
+        node.wait_for(lambda: wide.state is State.CHECKPOINTED, "it is parked")
+        assert wide.host_bytes == 512 * MIB
+        assert narrow.state is State.RUNNING
 
 
 def park_order(node: SharedNode, order: str, target: str, uid: int = 0) -> Any:
