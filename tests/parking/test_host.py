@@ -45,7 +45,7 @@ class Hierarchies:
 
     def process(self, pid: int, lines: str) -> None:
         (self.proc / str(pid)).mkdir()
-        (self.proc / str(pid) / "cgroup").write_text(lines)
+        (self.proc / str(pid) / "cgroup").write_bytes(os.fsencode(lines))
 
     def mount(self, kind: str, point: Path, root: str = "/") -> None:
         """As the kernel shows it: a space in a name is an escape."""
@@ -79,6 +79,8 @@ def test_the_tightest_limit_above_a_process_counts(tmp_path: Path) -> None:
     assert host.room(8) == math.inf, "it has ended"
     host.process(9, "0::/lab/gone\n")
     assert host.room(9) is None
+    host.process(10, f"0::{('/' + 'x' * 255) * 16}\n")
+    assert host.room(10) is None, "its path is too long to be looked up"
     assert container_room_bytes([7, 9], host.proc) is None, "the limit of one of them is not known"
 
 
@@ -111,6 +113,8 @@ AGENT = f"{PODS}/kubepods-burstable-pod1.slice/cri-containerd-a.scope"
         # A container of the agent's own pod, and one whose name is a pattern.
         (AGENT.rpartition("/")[0], "/../main"),
         ("machine [1]*", "/../../../../machine [1]*/main"),
+        # Not UTF-8.
+        ("machine\udcff", "/../../../../machine\udcff/main"),
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])

@@ -40,11 +40,11 @@ def cgroup_lines(text: str) -> list[CgroupLine]:
     return [CgroupLine(*parts[1:]) for parts in fields if len(parts) == 3]
 
 
-def read_cgroups(pid: int, procfs: str = "/proc") -> list[CgroupLine]:
-    """Raises OSError."""
+def read_cgroups(pid: int, procfs: str = "/proc", errors: str = "replace") -> list[CgroupLine]:
+    """Raises OSError. `errors`: surrogateescape keeps names that are not UTF-8 as Python's file names have them."""
     descriptor = os.open(f"{procfs}/{pid}/cgroup", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return cgroup_lines(os.read(descriptor, MAX_CGROUP_BYTES).decode("utf-8", "replace"))
+        return cgroup_lines(os.read(descriptor, MAX_CGROUP_BYTES).decode("utf-8", errors))
     finally:
         os.close(descriptor)
 
@@ -84,9 +84,14 @@ class _Mount(NamedTuple):
 def find_cgroup(line: CgroupLine, procfs: str = "/proc") -> CgroupDirectory | None:
     """None where no mount of this process shows that cgroup. Where several do, the one that shows the most above it."""
     place = _place(line.path)
-    for mount in _mounts(procfs):
+    try:
+        mounts = _mounts(procfs)
+    except OSError:
+        return None
+    for mount in mounts:
         directory = _directory(mount, place) if _is_mounted(line.controllers, mount) else None
-        if directory is not None and directory.is_dir():
+        # Unlike Path.is_dir, this is false where a user has made the path too long.
+        if directory is not None and os.path.isdir(directory):
             return CgroupDirectory(mount.point, directory)
     return None
 
@@ -112,12 +117,9 @@ def _directory(mount: _Mount, place: _Place) -> Path | None:
 
 @cache
 def _mounts(procfs: str) -> tuple[_Mount, ...]:
-    """Read once: the cgroups of a container are mounted before it starts."""
-    try:
-        text = Path(procfs, "self", "mountinfo").read_text("utf-8", "replace")
-        own = read_cgroups(os.getpid(), procfs)
-    except OSError:
-        return ()
+    """Read once: the cgroups of a container are mounted before it starts. Raises OSError."""
+    text = Path(procfs, "self", "mountinfo").read_text("utf-8", "surrogateescape")
+    own = read_cgroups(os.getpid(), procfs, "surrogateescape")
     # One that was mounted later hides what was there.
     shown = {mount.point: mount for mount in _parse_mounts(lines_of(text))}
     mounts = [mount._replace(above=_names_above(mount, own)) for mount in shown.values()]

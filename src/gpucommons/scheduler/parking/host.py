@@ -49,7 +49,7 @@ def container_room_bytes(pids: Iterable[int], procfs: Path = _PROC) -> float | N
 
 def _room_bytes(pid: int, procfs: str) -> float | None:
     try:
-        lines = read_cgroups(pid, procfs)
+        lines = read_cgroups(pid, procfs, "surrogateescape")
     except OSError:
         # It has ended, or the kernel has no cgroups.
         return math.inf
