@@ -138,6 +138,13 @@ def test_the_client_that_is_nearest_to_its_refill_borrows() -> None:
     assert billed[1] > 1.5 * billed[0]
 
 
+def test_by_default_no_client_borrows() -> None:
+    gpu = Gpu(Mode.SERIAL)
+    limited = gpu.add(core=25)
+    gpu.run(60.0)
+    assert gpu.billed_s(limited) == pytest.approx(15.0, abs=1.0)
+
+
 def test_two_that_run_together_borrow_nothing() -> None:
     gpu = Gpu(work_conserving=True)
     limited, other = gpu.add(core=10), gpu.add()

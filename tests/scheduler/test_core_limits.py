@@ -115,6 +115,18 @@ def test_one_that_requests_nothing_moves_without_its_limit() -> None:
     assert (target.limits.percent, target.limits.running) == (0, {})
 
 
+def test_the_limit_of_one_that_requests_nothing_does_not_count() -> None:
+    gpus = LimitedGpus()
+    client = gpus.limited(75)
+    gpus.quotas.limit(client, 50, gpus.now)
+    assert rates(client) == [0.5]
+    for _ in range(2):
+        gpus.ask(client)
+        assert (gpus.gpu.limits.percent, list(gpus.gpu.limits.clients.values())) == (50, [client])
+        gpus.transitions.dequeue(gpus.gpu, client, gpus.now)
+        assert (gpus.gpu.limits.percent, gpus.gpu.limits.clients) == (0, {})
+
+
 # Spent
 
 
@@ -238,6 +250,16 @@ def test_a_program_comes_back_after_half_of_the_longest_pause_at_the_latest() ->
     assert gpus.quotas.find_refilled(gpus.gpu, gpus.now) == [program]
     gpus.quotas.limit(program, 100, gpus.now)
     assert gpus.gpu.limits.refill_s == min(gpus.now, bucket(client).refilled_s())
+
+
+def test_a_client_that_is_refilled_is_not_shown_as_throttled_while_it_waits_for_others() -> None:
+    gpus = LimitedGpus()
+    client, unlimited = gpus.throttled(50, 1.0), gpus.throttled(50, 1.0)
+    gpus.quotas.limit(unlimited, 100, gpus.now)
+    for one in (client, unlimited):
+        gpus.transitions.requeue(gpus.gpu, one, gpus.now)
+        assert one.standing is ClientStanding.WAITING
+    assert not bucket(client).throttled
 
 
 def test_a_throttled_client_is_refilled_sooner_when_the_others_leave() -> None:

@@ -240,6 +240,17 @@ def test_a_phase_ends_at_its_time_and_when_none_of_its_clients_requests_the_gpu(
     assert gpus.phase.way is Way.ALONE
 
 
+def test_a_turn_of_several_goes_on_while_one_of_them_requests_the_gpu() -> None:
+    gpus = PhasedGpu()
+    one, other = gpus.program("ann"), gpus.program("ann")
+    gpus.program("bob", waits_s=0.1)
+    gpus.set_phase(one, other)
+    before = gpus.phase
+    gpus.end(one)
+    gpus.evaluate()
+    assert gpus.phase is before
+
+
 @pytest.mark.parametrize("way", [Way.ALONE, Way.TOGETHER])
 def test_a_newcomer_runs_already_where_no_client_is_stopped(way: Way) -> None:
     gpus = PhasedGpu()
@@ -331,6 +342,23 @@ def test_a_phase_begins_when_the_last_of_its_own_clients_has_stopped_and_runs_ag
     _, actions = gpus.evaluate()
     assert sent(actions, MessageType.LOCK_OK) == [slow]
     assert gpus.gpu.phases.begun
+    assert len(actions) == 1, "nothing is to be measured"
+
+
+def test_the_time_until_others_have_stopped_is_that_of_the_phase_before() -> None:
+    gpus = PhasedGpu()
+    slow, other = gpus.program("ann"), gpus.program("bob", waits_s=0.1)
+    gpus.set_phase(slow)
+    before = gpus.phase
+    gpus.now += 10.0
+    gpus.evaluate()
+    assert gpus.gpu.phases.before is before
+    gpus.set_phase(other)
+    gpus.gpu.phases.begun = False
+    gpus.now += 0.3
+    gpus.phasing.choose_again(gpus.gpu, gpus.now)
+    gpus.evaluate()
+    assert gpus.gpu.phases.before is before, "the other has not begun to run"
 
 
 def test_a_program_that_could_not_be_paused_takes_no_part_until_the_next_attempt() -> None:
@@ -441,12 +469,29 @@ def test_a_program_that_was_paused_for_half_of_the_longest_pause_runs_next(waits
         assert (phase.length_s, phase.unit) == (0.25, (long.id,))
 
 
-def test_it_is_not_paused_to_measure_another() -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_it_runs_before_any_program_is_measured(first: bool) -> None:
+    """It may be the one that would be measured, with others behind it."""
     gpus = PhasedGpu()
-    one, long = gpus.program("ann"), gpus.program("bob", waits_s=OVERDUE_S)
-    gpus.gpu.phases.coruns.phase({one.id: "ann", long.id: "bob"}, gpus.now - 100.0)
-    assert chosen(gpus).clients[0] == long.id
+    if first:
+        long, one = gpus.program("ann", waits_s=OVERDUE_S), gpus.program("bob")
+    else:
+        one, long = gpus.program("ann"), gpus.program("bob", waits_s=OVERDUE_S)
+    gpus.gpu.phases.coruns.phase({one.id: one.owner, long.id: long.owner}, gpus.now - 100.0)
+    assert chosen(gpus).clients == (long.id,)
     assert gpus.phase.way is Way.TURNS
+
+
+def test_a_program_of_class_latency_runs_along() -> None:
+    gpus = PhasedGpu()
+    latency, one, long = gpus.program("ann"), gpus.program("cid"), gpus.program("bob", waits_s=OVERDUE_S)
+    latency.sharing_class = SharingClass.LATENCY
+    coruns, classes = gpus.gpu.phases.coruns, {latency.id: SharingClass.LATENCY}
+    coruns.phase(gpus.phasing.owners(gpus.gpu.clients), gpus.now - 100.0, classes)
+    assert coruns.runs_along(latency.id)
+    assert set(chosen(gpus).clients) == {long.id, latency.id}
+    assert gpus.phase.clients[0] == long.id
+    assert one.id not in gpus.phase.clients
 
 
 def test_a_client_that_waits_for_long_is_none_of_them() -> None:

@@ -100,8 +100,9 @@ class CoreQuotas:
 
     def lend(self, client: Client) -> None:
         """No other client requests the GPU: the turn that has begun costs nothing."""
-        if client.quota.bucket is not None:
-            client.quota.bucket.borrowing = True
+        bucket = client.quota.bucket
+        assert bucket is not None
+        bucket.borrowing = True
 
     def refill(self, client: Client) -> None:
         """The client waits for other clients, and no longer for its quota."""
@@ -144,8 +145,10 @@ class CoreQuotas:
         """When the next quota is spent or refilled. The buckets of running clients must have been settled at `now`."""
         due = gpu.limits.refill_s if gpu.turns.throttled else NEVER
         for client in gpu.limits.running.values():
-            if client.turn.drop_s is None and client.quota.bucket is not None:
-                left = client.quota.bucket.spent_after_s(gpu.turns.clock.running)
+            if client.turn.drop_s is None:
+                bucket = client.quota.bucket
+                assert bucket is not None
+                left = bucket.spent_after_s(gpu.turns.clock.running)
                 if left is not None:
                     # It may have begun its turn with a spent quota.
                     left = left if left > EPSILON_S else self._sample_interval_s
@@ -157,7 +160,7 @@ class CoreQuotas:
         if client.quota.bucket is not None:
             gpu.limits.clients[client.id] = client
             gpu.limits.percent += client.quota.percent
-            client.quota.bucket.rate = client.quota.percent / 100 * gpu.limits.scale
+            client.quota.bucket.rate = client.quota.percent / 100
             self._rescale(gpu, now)
 
     def _rescale(self, gpu: GpuQueue, now: float) -> None:
@@ -173,7 +176,9 @@ class CoreQuotas:
         self.find_refill(gpu)
 
     def _settle_standing(self, client: Client, now: float) -> None:
+        bucket = client.quota.bucket
+        assert bucket is not None
         if client.standing is ClientStanding.RUNNING:
             self.settle(client, now)
-        elif client.quota.bucket is not None:
-            client.quota.bucket.settle_waiting(now, 0.0)
+        else:
+            bucket.settle_waiting(now, 0.0)

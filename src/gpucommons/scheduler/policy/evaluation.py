@@ -387,7 +387,7 @@ class Evaluation:
         if knows_activity and not gpu.turns.hung and self.phasing.applies(gpu, now):
             deadline = self.phasing.run(gpu, now, actions)
         else:
-            if gpu.phases.current is not None or gpu.phases.before is not None:
+            if gpu.phases.current is not None:
                 self.phasing.leave(gpu, now)
             if gpu.order.waiting:
                 deadline = self._serve(gpu, now, actions)
