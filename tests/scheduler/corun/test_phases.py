@@ -145,7 +145,7 @@ THREE = {"a1": "ann", "a2": "ann", "b": "bob"}
 
 
 def test_clients_of_which_nothing_is_known_count_after_two_seconds_where_use_is_not_read() -> None:
-    shared = Shared(THREE, {})
+    shared = Shared(THREE, {}, now_s=100.0)
     assert Way.TURNS not in ways(shared.play(2.0, None))
     assert ways(shared.play(2.0, None)) == TURNS
     shared = Shared(THREE, {})
@@ -348,6 +348,43 @@ def test_a_look_waits_until_it_is_known_what_a_new_client_uses() -> None:
     assert looks(shared, 13.0, use)[0] == (12.0, "c"), "two readings"
 
 
+def test_each_is_paused_for_four_looks_at_most_in_its_first_minute() -> None:
+    looked = [client for _, client in looks(Shared({**PAIR, "c": "carol"}, {}), 60.0)]
+    assert len(looked) == 6, "a look pauses two"
+    assert {looked.count(client) for client in "abc"} == {2}
+
+
+@pytest.mark.parametrize(("times", "order"), [(1, ["a2", "a", "a2"]), (2, ["a2", "a2", "a2"])])
+def test_one_that_was_not_seen_yet_is_looked_at_before_the_other_is_confirmed(times: int, order: list[str]) -> None:
+    shared = Shared(OF_ANN, {})
+    for _ in range(times):
+        shared.coruns.record_activity(["a"], HEAVY, 0.0)
+    shared.sm = {2: 0.82}
+    assert [client for _, client in looks(shared, 5.5)][:3] == order
+
+
+def test_a_look_at_each_is_enough_where_turns_do_not_gain_and_is_confirmed_where_they_may() -> None:
+    for sm, looked in ((0.89, ["a", "a2"]), (0.82, ["a", "a2", "a", "a2"])):
+        shared = Shared(OF_ANN, {})
+        shared.sm = {1: 0.9, 2: sm}
+        assert [client for _, client in looks(shared, 20.0)] == looked
+    assert ways(shared.play(2.0, None)) == TURNS
+    shared = Shared(OF_ANN, {})
+    for client in OF_ANN:
+        shared.coruns.record_activity([client], HEAVY, 0.0)
+    assert looks(shared, 5.0) == [], "they were not seen together yet"
+
+
+def test_a_small_gain_is_confirmed_also_where_turns_did_not_gain_before() -> None:
+    shared = Shared(OF_ANN, dict.fromkeys(OF_ANN, HEAVY))
+    shared.sm = {1: 0.9, 2: 0.9}
+    shared.play(10.0, None)
+    shared.sm = {1: 0.9, 2: 0.82}
+    assert [client for _, client in looks(shared, 130.0)] == ["a", "a2"], "checked after two minutes"
+    assert [client for _, client in looks(shared, 190.0)] == ["a", "a2"], "a minute later there is time for more"
+    assert {(phase.way, phase.cause) for phase in shared.play(1.0, None)} == {(Way.TURNS, PhaseCause.GAIN)}
+
+
 # Measuring and classes
 
 
@@ -381,3 +418,26 @@ def test_an_owner_may_use_all_of_the_gpu_by_several_clients_of_class_latency_whi
             shared.coruns.record_holdback(client, 1.0)
         shared.play(1.0, dict.fromkeys(requesting, 0.5))
     assert shared.coruns.holds_back("a1")
+
+
+def test_a_turn_counts_though_its_first_client_has_left_meanwhile() -> None:
+    requesting = {**THREE, "a3": "ann"}
+    shared = Shared(requesting, dict.fromkeys(requesting, HEAVY))
+    shared.play(2.0, None)
+    while (phase := shared.coruns.phase(shared.requesting, shared.now_s)).unit == ("b",):
+        shared.coruns.record_phase_end(phase, 0.25)
+    shared.coruns.forget("a1")
+    shared.coruns.record_phase_end(phase, 1.0)
+    shared.requesting = {client: owner for client, owner in requesting.items() if client != "a1"}
+    assert {phase.unit for phase in shared.play(0.75, None)} == {("b",)}
+
+
+def test_an_owner_that_had_its_share_by_class_latency_cannot_hold_back_others_after_a_rest() -> None:
+    shared, use = Shared({**PAIR, "c": "carol"}, {}), {"a": 0.9, "b": 0.05, "c": 0.05}
+    shared.classes = {"a": SharingClass.LATENCY}
+    shared.play(50.0, use)
+    shared.requesting = {"b": "bob", "c": "carol"}
+    shared.play(20.0, {"b": 0.5, "c": 0.5})
+    assert shared.coruns.is_over_share("ann", shared.now_s)
+    shared.play(40.0, {"b": 0.5, "c": 0.5})
+    assert not shared.coruns.is_over_share("ann", shared.now_s)

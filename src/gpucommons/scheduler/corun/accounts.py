@@ -82,12 +82,13 @@ class OwnerAccounts(Generic[Client]):
         self._clients_s.pop(client, None)
 
     def _siblings(self, client: Client, owner_of: Mapping[Client, str]) -> list[Client]:
+        """The clients of its owner that competed before it."""
         owner = owner_of[client]
-        return [other for other, of in owner_of.items() if of == owner and other in self._owner_of and other != client]
+        return [other for other, of in owner_of.items() if of == owner and other in self._owner_of]
 
     def _prune(self, now_s: float) -> None:
         gone = [owner for owner, left_s in self._left_s.items() if left_s < now_s - _REMEMBERED_S]
-        gone += list(self._left_s)[: max(0, len(self._left_s) - len(gone) - _MAX_REMEMBERED)]
+        gone += list(self._left_s)[: max(0, len(self._left_s) - _MAX_REMEMBERED)]
         for owner in gone:
             self._left_s.pop(owner, None)
             self._owners_s.pop(owner, None)

@@ -712,22 +712,16 @@ class Coruns(Generic[Client]):
         return None
 
     def _look_order(self, client: Client, now_s: float) -> tuple[bool, float]:
-        """Unknown clients first, and of these the one that uses least: if it is light, it has not been paused, and the
-        others may not have to be seen."""
+        """Those that were not seen first, and of these the one that uses least: if it is light, it has not been paused,
+        and the others may not have to be seen."""
         facts = self._facts[client]
-        return facts.light is not None, facts.use.mean(now_s) or 0.0
+        return len(facts.alone) > 0, facts.use.mean(now_s) or 0.0
 
     def _must_be_seen(self, client: Client, heavy: Sequence[Client]) -> bool:
-        facts = self._facts[client]
-        if facts.light is None or not len(facts.alone):
-            return True
-        key = frozenset(heavy)
-        verdict, together = self._verdicts.get(key), self._together.get(key)
-        if verdict is None or together is None or len(facts.alone) >= _LOOKS_FOR_TURNS:
-            return False
-        # What one look showed speaks for turns, and is to be confirmed.
-        undecided = verdict.turns is None or verdict.check_s == float("inf")
-        return undecided and len(together) >= _SAMPLES_TOGETHER
+        """One that was not seen alone; or what one look showed speaks for turns, and is to be confirmed."""
+        seen, key = len(self._facts[client].alone), frozenset(heavy)
+        undecided = self._verdicts[key].check_s == float("inf") and len(self._together[key]) >= _SAMPLES_TOGETHER
+        return seen == 0 or (undecided and seen < _LOOKS_FOR_TURNS)
 
     def _facts_of(self, client: Client, now_s: float) -> ClientFacts:
         facts = self._facts.get(client)
