@@ -420,6 +420,16 @@ def test_an_owner_may_use_all_of_the_gpu_by_several_clients_of_class_latency_whi
     assert shared.coruns.holds_back("a1")
 
 
+def test_the_time_for_which_an_owner_had_the_gpu_alone_does_not_count() -> None:
+    shared = Shared(THREE, dict.fromkeys(THREE, HEAVY))
+    for alone in ({"a1": "ann"}, {"b": "bob"}):
+        shared.requesting = alone
+        assert ways(shared.play(4.0 if "a1" in alone else 1.0, None)) == {Way.ALONE}
+    shared.requesting = THREE
+    units = [phase.unit for phase in shared.play(2.0, None)]
+    assert 3 <= units.count(("b",)) <= 5
+
+
 def test_a_turn_counts_though_its_first_client_has_left_meanwhile() -> None:
     requesting = {**THREE, "a3": "ann"}
     shared = Shared(requesting, dict.fromkeys(requesting, HEAVY))
