@@ -68,6 +68,12 @@ class TestSmTime:
         sm = apportion(DeviceTotals(sm_millionths=600_000), [Resident(1, 900_000), Resident(1, 300_000)]).sm
         assert sm.parts == [Portion(450_000, APPORTIONED), Portion(150_000, APPORTIONED)]
 
+    def test_an_idle_process_stays_as_measured_where_others_are_scaled_down(self) -> None:
+        sampled = [Resident(1, 900_000), Resident(1, 0), Resident(1, None), Resident(1, 300_000)]
+        sm = apportion(DeviceTotals(sm_millionths=600_001), sampled).sm
+        assert sm.parts == [Portion(450_000, APPORTIONED), Portion(0, MEASURED), None, Portion(150_000, APPORTIONED)]
+        assert sm.rest == {Reason.ROUNDING: 1}
+
     def test_who_was_not_sampled_is_missing_while_another_was(self) -> None:
         sm = apportion(DeviceTotals(sm_millionths=600_000), [Resident(1, 600_000), Resident(1, None)]).sm
         assert sm.parts == [Portion(600_000, MEASURED), None]

@@ -316,7 +316,7 @@ def test_what_is_kept_between_readings_changes_nothing(
         around = Surroundings() if moved else around
         by_uuid = {one.identity.uuid: one for one in gpus}
         identities = table(*(identity(pid, uid=1000 + pid + ticks, start_ticks=ticks) for pid, ticks in keys))
-        forgetful._shares, forgetful._findings = {}, {}
+        forgetful._kept, forgetful._findings = {}, {}
         inputs = reading(*by_uuid.values()), identities, around
         found = kept.attribute(*inputs)
         assert found == forgetful.attribute(*inputs)

@@ -137,9 +137,16 @@ def _divide_as_reported(total: int | None, reported: Reported, silent: Reason) -
         return Division(
             total, _portions(reported, Basis.MEASURED), {} if total is None else _rest(silent, total - together)
         )
-    amounts, rest = _weigh(total, [t or 0 for t in reported], {})
-    scaled = [None if t is None else a for t, a in zip(reported, amounts, strict=True)]
-    return Division(total, _portions(scaled, Basis.APPORTIONED), rest)
+    scaled = {amount: _scaled(amount, total, together) for amount in set(reported)}
+    parts = [scaled[amount] for amount in reported]
+    return Division(total, parts, _rest(Reason.ROUNDING, total - sum(part.amount for part in parts if part)))
+
+
+def _scaled(amount: int | None, total: int, together: int) -> Portion | None:
+    """A zero is as the driver reported it."""
+    if amount is None:
+        return None
+    return Portion(total * amount // together, Basis.APPORTIONED if amount else Basis.MEASURED)
 
 
 def _divide_by_weight(total: int, weights: Sequence[int], unused: Reason) -> Division:

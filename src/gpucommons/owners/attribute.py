@@ -3,10 +3,11 @@
 Pure: what is known of the processes comes in as values.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
 from gpucommons.model.ownership import (
@@ -52,6 +53,16 @@ class Finding(NamedTuple):
 ProcessEntry = tuple[GpuProcess, Resident, Place, Finding, bool]
 
 
+class Kept(NamedTuple):
+    """Of the last reading of a GPU: what its shares were made from, and the shares."""
+
+    entries: Sequence[ProcessEntry] = ()
+    shares: Sequence[ProcessShare] = ()
+
+
+_NOTHING_KEPT: Final = Kept()
+
+
 class GpuFold(NamedTuple):
     processes: list[ProcessShare]
     owners: list[OwnerShare]
@@ -59,32 +70,32 @@ class GpuFold(NamedTuple):
     account: GpuAccount
 
 
-def fold(
-    gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment, before: Sequence[ProcessShare] = ()
-) -> GpuFold:
-    """A share that equals the one at its position in `before`, the last reading, is that object: two readings of many
-    idle processes then take little more memory than one."""
+def fold(gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment, before: Kept = _NOTHING_KEPT) -> GpuFold:
+    """A share that has not changed since the last reading, at its position, is the same object: two readings of many
+    idle processes then take little more time and memory than one."""
     uuid, index = gpu.identity.uuid, gpu.identity.index
     rest = _Rests(dict(split.memory.rest), dict(split.sm.rest), dict(split.power.rest))
     processes: list[ProcessShare] = []
-    owned: dict[str, list[ProcessShare]] = {}
+    owned: defaultdict[str, list[ProcessShare]] = defaultdict(list)
     parts = zip(entries, split.memory.parts, split.sm.parts, split.power.parts, strict=True)
-    same_position = chain(before, repeat(None))
-    for ((process, _, place, finding, departed_sample), memory, sm, power), last in zip(
-        parts, same_position, strict=False
-    ):
+    kept = chain(zip(before.entries, before.shares, strict=True), repeat((None, None)))
+    for (entry, memory, sm, power), (last_entry, last) in zip(parts, kept, strict=False):
+        process, _, place, finding, departed_sample = entry
         if departed_sample and process.sm_percent is not None:
             rest.leave(Reason.PROCESS_GONE, None, sm, power)
             sm = power = None
         key, holder, owner, reason, workload, steps = finding
-        # A plain tuple is made and compared in a fifth of the time, and becomes a share in half of the time of a call.
-        fields = (place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
-        share = last if last is not None and fields == last else tuple.__new__(ProcessShare, fields)
+        if last is not None and entry is last_entry and last[3:6] == (memory, sm, power):
+            share = last
+        else:
+            fields = (place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
+            # In half of the time of a call.
+            share = tuple.__new__(ProcessShare, fields)
         processes.append(share)
         if owner is None:
             rest.leave(reason or Reason.NO_OWNER, memory, sm, power)
         else:
-            owned.setdefault(holder, []).append(share)
+            owned[holder].append(share)
     owners = [_owner_share(uuid, index, shares) for shares in owned.values()]
     unattributed = list(rest.rows(uuid, index))
     return GpuFold(processes, owners, unattributed, _account(gpu, split, owners, unattributed))
@@ -179,22 +190,23 @@ class Attributor:
         # Within one reading, for processes on several GPUs: the key that the driver's row has, and what is known of it.
         self._looked_up: dict[int, tuple[ProcessKey | None, ProcessIdentity | Reason]] = {}
         self._places: dict[Place, tuple[Place, _Findings]] = {}
-        # By GPU and index, and by GPU: of the last reading.
-        self._kept: dict[tuple[str, int], list[ProcessEntry]] = {}
-        self._shares: dict[str, list[ProcessShare]] = {}
+        # By GPU and index.
+        self._kept: dict[tuple[str, int], Kept] = {}
 
     def attribute(self, reading: GpuReading, identities: IdentityTable, around: Surroundings) -> Attribution:
         """`around` must be the same object for as long as nothing in it has changed."""
         self._forget(identities, around)
         self._looked_up = {}
-        folds, kept = [], {}
+        folds: list[GpuFold] = []
+        kept: dict[tuple[str, int], Kept] = {}
         for gpu in reading.present_gpus():
             at = gpu.identity.uuid, gpu.identity.index
-            entries = kept[at] = self._entries(gpu, identities, self._kept.get(at, ()))
+            before = self._kept.get(at, _NOTHING_KEPT)
+            entries = self._entries(gpu, identities, before.entries)
             split = self._split(gpu, identities.view, [entry[1] for entry in entries])
-            folds.append(fold(gpu, entries, split, self._shares.get(gpu.identity.uuid, ())))
+            folds.append(fold(gpu, entries, split, before))
+            kept[at] = Kept(entries, folds[-1].processes)
         self._kept = kept
-        self._shares = {fold.account.gpu_uuid: fold.processes for fold in folds}
         return Attribution(
             processes=tuple(row for fold in folds for row in fold.processes),
             owners=tuple(row for fold in folds for row in fold.owners),

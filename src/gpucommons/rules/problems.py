@@ -211,10 +211,13 @@ def _missing(reading: GpuReading) -> Iterator[Problem]:
 
 def _ended_jobs(index: int, lost_wall_s: float, events: Sequence[Event]) -> Iterator[str]:
     """The workloads whose allocation of the GPU, or of one of its MIG devices, ended with it."""
+    whole, part = slot_name(index), f"{slot_name(index)}."
     for event in events:
+        # There may be thousands of events, for each of many lost GPUs.
+        if event.type != ALLOCATION_GONE or abs(event.wall_s - lost_wall_s) > _AROUND_LOSS_S:
+            continue
         slot = str(event.details.get("slot", ""))
-        on_gpu = slot == slot_name(index) or slot.startswith(f"{slot_name(index)}.")
-        if event.type == ALLOCATION_GONE and on_gpu and abs(event.wall_s - lost_wall_s) <= _AROUND_LOSS_S:
+        if slot == whole or slot.startswith(part):
             workload = str(event.details.get("workload", ""))
             yield f"{workload} of {event.user}" if event.user and workload != event.user else workload
 

@@ -247,7 +247,7 @@ def test_the_window_contains_only_plausible_samples(passes: list[tuple[int, list
         assert since <= now_us + FUTURE_AFTER_US, "never requests only samples from the future"
         for pid, sample in batch:
             added.add((pid, moved(sample, now_us)))
-            window.add(pid, moved(sample, now_us), now_us)
+            window.add([(pid, *moved(sample, now_us))], now_us)
         for pid, sample in window.current(now_us).items():
             idle = not any(sample[1:]) and any(pid == other and sample[0] == one[0] for other, one in added)
             assert (pid, sample) in added or idle
@@ -261,6 +261,6 @@ def test_of_several_samples_the_newest_wins_in_any_order(batch: list[tuple[int, 
     window = UsageWindow()
     window.request_since(now_us)
     moved_batch = [(pid, moved(sample, now_us)) for pid, sample in batch]
-    good = [(pid, sample) for pid, sample in moved_batch if window.add(pid, sample, now_us) is None]
+    good = [(pid, sample) for pid, sample in moved_batch if not window.add([(pid, *sample)], now_us)]
     for pid, sample in window.current(now_us).items():
         assert sample[0] == max(other[0] for other_pid, other in good if other_pid == pid)

@@ -26,18 +26,19 @@ class StartTimes:
     def __init__(self, procfs: Path) -> None:
         self._procfs = procfs
         self._known: dict[int, ProcessKey | None] = {}
-        self._used: dict[int, ProcessKey | None] = {}
+        # Of the pids that were used in this pass.
+        self.used: dict[int, ProcessKey | None] = {}
 
     def key_of(self, pid: int) -> ProcessKey | None:
-        if pid in self._used:
-            return self._used[pid]
+        if pid in self.used:
+            return self.used[pid]
         key = self._known[pid] if pid in self._known else self._read(pid)
-        self._used[pid] = key
+        self.used[pid] = key
         return key
 
     def end_pass(self) -> None:
         """Forget the pids that were not used in this pass: one that comes back later is another process."""
-        self._known, self._used = self._used, {}
+        self._known, self.used = self.used, {}
 
     def _read(self, pid: int) -> ProcessKey | None:
         try:
@@ -61,21 +62,11 @@ FUTURE_AFTER_US = 2_000_000
 IDLE_AFTER_US = 1_500_000
 
 
-# A plain tuple: there may be one for each process on each GPU, each second.
+# Plain tuples: there may be one for each process on each GPU, each second.
 # time in microseconds; SM, memory, encoder and decoder time in percent
 ProcessSample = tuple[int, int, int, int, int]
-
-
-def reason_to_drop(sample: ProcessSample, now_us: int, stale_after_us: int) -> str | None:
-    """Why this sample cannot be right, or None."""
-    time_us, sm, memory, encoder, decoder = sample
-    if time_us > now_us + FUTURE_AFTER_US:
-        return "future"
-    if time_us < now_us - stale_after_us:
-        return "stale"
-    if sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
-        return "above_100"
-    return None
+# The pid before these, as the driver has it.
+SampleRow = tuple[int, int, int, int, int, int]
 
 
 class UsageWindow:
@@ -101,27 +92,39 @@ class UsageWindow:
             self._newest.clear()
         return max(self._last_seen_us, now_us - self._stale_after_us)
 
-    def add(self, pid: int, sample: ProcessSample, now_us: int) -> str | None:
-        """Add a sample, or return the reason why it was dropped."""
-        reason = reason_to_drop(sample, now_us, self._stale_after_us)
-        if reason is None:
-            time_us = sample[0]
-            newest = self._newest.get(pid)
-            if newest is None or time_us >= newest[0]:
-                self._newest[pid] = self._shared.setdefault(sample, sample)
-            if time_us > self._last_seen_us:
-                self._last_seen_us = time_us
-        return reason
+    def add(self, rows: Iterable[SampleRow], now_us: int) -> list[str]:
+        """Add the samples that can be right; returns why others were dropped, one reason for each."""
+        oldest_us, latest_us = now_us - self._stale_after_us, now_us + FUTURE_AFTER_US
+        reasons = []
+        for pid, time_us, sm, memory, encoder, decoder in rows:
+            if time_us > latest_us:
+                reasons.append("future")
+            elif time_us < oldest_us:
+                reasons.append("stale")
+            elif sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
+                reasons.append("above_100")
+            else:
+                newest = self._newest.get(pid)
+                if newest is None or time_us >= newest[0]:
+                    sample = time_us, sm, memory, encoder, decoder
+                    self._newest[pid] = self._shared.setdefault(sample, sample)
+                if time_us > self._last_seen_us:
+                    self._last_seen_us = time_us
+        return reasons
 
     def current(self, now_us: int) -> dict[int, ProcessSample]:
         """The newest sample of each process, if it is fresh; zeros for one that has been idle since."""
-        oldest_us = now_us - self._stale_after_us
-        if any(sample[0] < oldest_us for sample in self._newest.values()):
+        if not self._newest:
+            return self._newest
+        oldest_us, idle_us = now_us - self._stale_after_us, self._last_seen_us - IDLE_AFTER_US
+        # The time is the first field.
+        oldest_sample_us = min(self._newest.values())[0]
+        if oldest_sample_us < oldest_us:
             self._newest = {pid: sample for pid, sample in self._newest.items() if sample[0] >= oldest_us}
-        idle_us = self._last_seen_us - IDLE_AFTER_US
-        for pid, sample in self._newest.items():
-            if sample[0] < idle_us and any(sample[1:]):
-                self._newest[pid] = (sample[0], 0, 0, 0, 0)
+        if oldest_sample_us < idle_us:
+            for pid, sample in self._newest.items():
+                if sample[0] < idle_us and any(sample[1:]):
+                    self._newest[pid] = (sample[0], 0, 0, 0, 0)
         return self._newest
 
     def clear(self) -> None:
@@ -305,10 +308,9 @@ class ProcessUsage:
     def store(self) -> str | None:
         count = self._count.value
         if count:
-            for pid, time_us, sm, memory, encoder, decoder in _SAMPLE.iter_unpack(self._view[: count * _SAMPLE.size]):
-                reason = self.window.add(pid, (time_us, sm, memory, encoder, decoder), self._now_us)
-                if reason is not None:
-                    self._dropped(reason)
+            rows = _SAMPLE.iter_unpack(self._view[: count * _SAMPLE.size])
+            for reason in self.window.add(rows, self._now_us):
+                self._dropped(reason)
         return None
 
     def clear(self) -> None:
@@ -349,9 +351,11 @@ class ProcessRows:
     def _current(self, samples: Mapping[int, ProcessSample]) -> list[GpuProcess]:
         """The rows with the keys and the utilisation of this pass."""
         rows = []
+        keys = self._keys.used
         for row in self._rows:
             pid, key, kind, memory, sm, mem, enc, dec, gi, ci = row
-            new_key = self._keys.key_of(pid)
+            # Most processes of a node with many are on several GPUs: a lookup costs less than a call.
+            new_key = keys[pid] if pid in keys else self._keys.key_of(pid)
             _, new_sm, new_mem, new_enc, new_dec = samples.get(pid, _NO_USAGE)
             if new_key is not key or new_sm != sm or new_mem != mem or new_enc != enc or new_dec != dec:
                 # The key's pid is one object for all GPUs.
