@@ -47,12 +47,12 @@ class Hierarchies:
         (self.proc / str(pid)).mkdir()
         (self.proc / str(pid) / "cgroup").write_bytes(os.fsencode(lines))
 
-    def mount(self, kind: str, point: Path, root: str = "/") -> None:
+    def mount(self, kind: str, point: Path, root: str = "/", source: str = "", controllers: str = "memory") -> None:
         """As the kernel shows it: a space in a name is an escape."""
-        controllers = "rw,memory" if kind == "cgroup" else "rw,nsdelegate"
+        options = f"rw,{controllers}" if kind == "cgroup" else "rw,nsdelegate"
         place = str(point).replace(" ", r"\040")
         with self._mounts.open("a") as file:
-            file.write(f"30 23 0:26 {root} {place} rw,nosuid shared:4 - {kind} {kind} {controllers}\n")
+            file.write(f"30 23 0:26 {root} {place} rw,nosuid shared:4 - {kind} {source or kind} {options}\n")
 
     def room(self, pid: int) -> float | None:
         return container_room_bytes([pid], self.proc)
@@ -86,6 +86,9 @@ def test_the_tightest_limit_above_a_process_counts(tmp_path: Path) -> None:
 
 def test_the_limit_of_cgroups_version_1(tmp_path: Path) -> None:
     host = Hierarchies(tmp_path, "2:memory:/agent\n")
+    # Its controllers are among its options; the name of its source is free.
+    host.mount("cgroup", tmp_path / "other", source="memory", controllers="cpuset")
+    (tmp_path / "other" / "box").mkdir(parents=True)
     host.mount("cgroup", host.v1)
     host.process(7, "3:cpu,cpuacct:/x\n2:memory:/box\n0::/\n")
     set_limit(1, host.v1 / "box", 9223372036854771712, 100)
@@ -189,7 +192,7 @@ def test_an_agent_below_the_root_of_its_namespace(tmp_path: Path) -> None:
 
 
 def test_nothing_is_guessed_where_the_agent_does_not_find_itself(tmp_path: Path) -> None:
-    """In a pid namespace of its own it has another pid there."""
+    """No cgroup at that depth has its pid."""
     host = Hierarchies(tmp_path, "0::/\n")
     host.mount("cgroup2", host.v2, "/../..")
     for place in ("docker/other", "other"):

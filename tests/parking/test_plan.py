@@ -454,6 +454,9 @@ def test_what_makes_room_for_a_program_that_is_held() -> None:
     for available, parked in ((50, ("notebook",)), (49, ())):
         host = HostMemory(128 * GIB, available * GIB + 128 * GIB // 10 + 1)
         assert plan(TERMS, situation(IDLE, MOVING, claims=held, host=host)).park == parked
+    for room, parked in ((50, ("notebook",)), (49, ())):
+        limited = replace(IDLE, container_room_bytes=room * GIB)
+        assert plan(TERMS, situation(limited, MOVING, claims=held)).park == parked, "both may be in one container"
     for free, parked in ((49, ("notebook",)), (50, ())):
         assert plan(TERMS, situation(IDLE, MOVING, free=free * GIB, claims=held)).park == parked, (
             "what moves is counted"
@@ -594,9 +597,10 @@ def check_parked(given_terms: ParkTerms, at: ParkSituation, program: PlannedProg
     assert at.host is not None
     reserve = max(4 * GIB, at.host.total_bytes * given_terms.host_reserve_percent / 100)
     budget = max(0, at.host.available_bytes - reserve) + 1
-    assert program.bytes + sum(one.bytes for one in moving) <= budget, "never more than host memory allows"
+    moved_bytes = program.bytes + sum(one.bytes for one in moving)
+    assert moved_bytes <= budget, "never more than host memory allows"
     assert program.container_room_bytes is not None
-    assert program.bytes <= program.container_room_bytes
+    assert moved_bytes <= program.container_room_bytes, "nor its container, where those that move may be as well"
     if made_for in held:
         need = held[made_for]
         assert need.idle_after_s is not None

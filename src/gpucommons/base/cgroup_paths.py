@@ -129,11 +129,11 @@ def _mounts(procfs: str) -> tuple[_Mount, ...]:
 def _parse_mounts(lines: Iterable[str]) -> Iterator[_Mount]:
     for line in lines:
         before, _, after = line.partition(" - ")
-        kind, _, options = after.partition(" ")
+        kind, *_, options = after.split(" ")
         if kind in ("cgroup", "cgroup2"):
             root, point = (_ESCAPE.sub(lambda code: chr(int(code[1], 8)), field) for field in before.split(" ")[3:5])
             version = 2 if kind == "cgroup2" else 1
-            yield _Mount(version, frozenset(re.split("[ ,]", options)), Path(point), _place(root))
+            yield _Mount(version, frozenset(options.split(",")), Path(point), _place(root))
 
 
 def _names_above(mount: _Mount, own: Iterable[CgroupLine]) -> tuple[str, ...]:

@@ -365,10 +365,11 @@ def _parks(terms: ParkTerms, situation: ParkSituation, waking: Iterable[str]) ->
     if len(moving) >= _MAX_AT_ONCE or any(program.made_for not in held for program in moving):
         return
     asked = [(program, "") for program in situation.resident if program.asked and not moving]
-    # What moves may not be in host memory yet.
-    host_bytes = situation.host_budget(terms) - sum(program.bytes for program in moving)
+    # What moves may not be in host memory yet, and may be charged to the same container.
+    moving_bytes = sum(program.bytes for program in moving)
     for program, need in (*asked, *_choose(terms, situation, frozenset(waking))):
-        if moving and (need not in held or program.bytes > host_bytes):
+        room_bytes = min(situation.host_budget(terms), program.container_room_bytes or 0)
+        if moving and (need not in held or program.bytes > room_bytes - moving_bytes):
             return
         if refusal_of(terms, situation, program) is None:
             yield program.key, need
