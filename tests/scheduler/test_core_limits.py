@@ -91,6 +91,16 @@ def test_a_balance_fills_at_each_rate_for_as_long_as_it_held() -> None:
     assert bucket(runs).balance_s == pytest.approx(-0.5)
 
 
+def test_what_a_client_ran_before_it_had_a_limit_costs_nothing() -> None:
+    gpus = LimitedGpus()
+    other, client = gpus.running(60), gpus.running(100)
+    gpus.now += 1000.0
+    gpus.gpu.turns.clock.advance(gpus.now)
+    gpus.quotas.limit(client, 60, gpus.now)
+    assert rates(other, client) == [0.5, 0.5], "all limits are scaled down at that moment"
+    assert bucket(client).balance_s == 0.0
+
+
 def test_a_client_that_moves_keeps_its_balance_and_is_billed_by_the_clock_of_each_gpu() -> None:
     gpus = LimitedGpus()
     target = gpus.add_gpu()

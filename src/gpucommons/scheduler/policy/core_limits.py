@@ -34,11 +34,12 @@ class CoreQuotas:
             client.quota.bucket = QuotaBucket(percent, self._settings, now)
         else:
             client.quota.bucket.rate = percent / 100
-        if client.standing is not ClientStanding.IDLE:
-            self._join(client, now)
         if client.standing is ClientStanding.RUNNING and client.quota.bucket is not None:
+            # Before it joins, which may settle: what it ran without a limit costs nothing.
             gpu.limits.running[client.id] = client
             client.quota.settled_mark_s = gpu.turns.clock.billed_s
+        if client.standing is not ClientStanding.IDLE:
+            self._join(client, now)
         self.find_refill(gpu)
 
     def move(self, client: Client, target: GpuQueue, now: float) -> None:
