@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from attribution.builders import gpu
 from gpucommons.model.allocations import Access
 from gpucommons.model.workloads import Container, ContainerState, DeviceRequest
-from gpucommons.owners.slots import SlotTable, devices_of, interface_of, is_tracked, slice_owner, user_of
+from gpucommons.owners.slots import (
+    SlotTable,
+    devices_of,
+    interface_of,
+    is_infrastructure,
+    is_tracked,
+    slice_owner,
+    user_of,
+)
 from holding.test_slots import TABLE
 from unhurried import unhurried
 
@@ -38,6 +46,19 @@ def requested(*ids: str, count: int = 0, driver: str = "", **fields: Any) -> Con
 )
 def test_tracked(found: Container, tracked: bool) -> None:
     assert is_tracked(found) is tracked
+
+
+@pytest.mark.parametrize(
+    ("found", "infrastructure"),
+    [
+        (container("ds01-dcgm-exporter-1"), True),
+        (container(labels={"ds01.protected": " True "}), True),
+        (container("train", labels={"ds01.protected": "false"}), False),
+        (container("my-ds01-grafana"), False),
+    ],
+)
+def test_monitoring_of_the_site(found: Container, infrastructure: bool) -> None:
+    assert is_infrastructure(found) is infrastructure
 
 
 HOMES = {
@@ -75,6 +96,8 @@ def test_user(found: Container, user: str) -> None:
         ("ds01-staff.slice", None),
         ("ds01.slice", None),
         ("ds01--x.slice", None),
+        ("ds01-staff-.slice", None),
+        ("ds01-staff-carl.scope", None),
         ("user-1000.slice", None),
     ],
 )
@@ -93,7 +116,7 @@ def test_slices(name: str, owner: tuple[str, str] | None) -> None:
         (container("jupyter-alice"), "other"),
         (container("jupyterhub-proxy"), "other"),
         (container(labels={"hub.jupyter.org/username": "a"}), "other"),
-        (container(labels={"com.docker.compose.project": "a"}), "other"),
+        (container(labels={"maintainer": "a", "com.docker.compose.project": "a"}), "other"),
         (container(labels={"devcontainer.metadata": "a"}), "other"),
         (container("plain", labels={"ds01.user": "a"}), "docker"),
     ],
@@ -143,9 +166,15 @@ def test_gpu_counts_and_bypasses() -> None:
     assert named is not None
     assert (named.gpu_count, named.unknown, named.bypasses) == (2, ("7",), False)
     for extra in ({"privileged": True}, {"devices": ("/dev/nvidia1",)}):
-        sneaky = devices_of(requested("0", **extra), TABLE)
-        assert sneaky is not None
-        assert sneaky.bypasses
+        for sneaky in (devices_of(requested("0", **extra), TABLE), devices_of(container(**extra), TABLE)):
+            assert sneaky is not None
+            assert sneaky.bypasses
+
+
+def test_other_devices_of_a_cdi_request_are_not_missing_gpus() -> None:
+    devices = devices_of(requested("nvidia.com/gpu=2", "vendor.com/nic=0", driver="cdi"), TABLE)
+    assert devices is not None
+    assert ([info.slot.name for info in devices.slots], devices.unknown, devices.gpu_count) == (["2"], (), 1)
 
 
 texts = st.text(max_size=12) | st.sampled_from(

@@ -63,9 +63,12 @@ def test_a_unique_uuid_prefix_is_enough() -> None:
         whole = gpu(index)
         return whole._replace(identity=replace(whole.identity, uuid=uuid))
 
-    table = SlotTable((with_uuid(0, "GPU-abcd0001-x"), with_uuid(1, "GPU-abcd0002-x")))
+    mig = mig_instance(1, 3, 0.5)._replace(uuid="MIG-abcd0003-x")
+    table = SlotTable((with_uuid(0, "GPU-abcd0001-x"), with_uuid(1, "GPU-abcd0002-x"), gpu(2, mig=(mig,))))
     assert names(table.find("GPU-abcd0002")) == ["1"]
     assert names(table.find("GPU-abcd")) == [], "it could be either"
+    assert names(table.find("MIG-abcd")) == ["2.0"]
+    assert names(table.find("MIG-abc")) == [], "too short to be meant"
 
 
 def test_device_files_are_numbered_separately() -> None:
@@ -119,6 +122,13 @@ def test_where_a_process_of_a_split_gpu_runs() -> None:
     assert at("GPU-1", None, None) == [], "its instance is not known, although there is only one"
 
 
+def test_sm_time_of_a_mig_device_is_scaled_from_that_of_the_whole_gpu() -> None:
+    half, rest = mig_instance(1, 3, None), mig_instance(5, 2, None)
+    other_half = half._replace(uuid="MIG-0-2", compute_instance_id=1)
+    table = SlotTable((gpu(0, mig=(half, other_half, rest)), gpu(1)))
+    assert [info.sm_scale for info in table.all] == pytest.approx([5 / 1.5, 5 / 1.5, 5 / 2, 1.0])
+
+
 def test_a_gpu_that_is_split_completely_has_no_rest() -> None:
     assert names(SlotTable((split_gpu(slices=5),)).all) == ["1.0", "1.1"]
 
@@ -132,5 +142,7 @@ def test_unknown_slices_are_not_assumed() -> None:
 def test_a_split_gpu_without_instances_and_a_lost_one() -> None:
     empty = gpu(3)._replace(mig_enabled=True, mig_slices=4)
     table = SlotTable((empty, gpu(4, up=False)))
-    assert [(info.slot.name, info.slot.slices, info.is_rest) for info in table.all] == [("3", 4, True)]
+    assert [(info.slot.name, info.slot.slices, info.is_rest, info.mig_enabled) for info in table.all] == [
+        ("3", 4, True, True)
+    ]
     assert table.usable == ()

@@ -243,7 +243,8 @@ def devices_of(container: Container, table: SlotTable) -> RequestedDevices | Non
 
 def _requested_devices(container: Container, table: SlotTable) -> RequestedDevices | None:
     requests = [request for request in container.device_requests if _is_for_gpus(request)]
-    names = [name for request in requests for name in request.device_ids]
+    # Docker puts all CDI devices into one request, also those that are no GPUs.
+    names = [name for one in requests for name in one.device_ids if one.driver != "cdi" or name.startswith(_CDI)]
     if names:
         return _find_devices(names, table)
     if any(request.count == -1 for request in requests):
