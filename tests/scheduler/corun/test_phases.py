@@ -178,6 +178,13 @@ def test_without_a_meter_what_a_client_uses_decides_until_it_was_seen_alone(
     assert ways(shared.play(1.0, use)) == found
 
 
+def test_without_a_meter_one_that_uses_little_runs_in_the_turns_of_all() -> None:
+    shared, use = Shared(THREE, {}), {"a1": 0.6, "a2": 0.1, "b": 0.3}
+    shared.coruns.metered = False
+    shared.play(8.0, use)
+    assert {phase.clients for phase in shared.play(4.0, use)} == {("a1", "a2"), ("b", "a2")}
+
+
 @pytest.mark.parametrize(("looks", "found"), [(2, TOGETHER), (3, TURNS)])
 def test_a_heavy_client_that_uses_little_is_paused_for_a_gain_after_three_looks(looks: int, found: set[Way]) -> None:
     requesting = {"a": "ann", "a2": "ann"}
