@@ -185,8 +185,18 @@ def test_a_period_of_processes_goes_on_only_with_them() -> None:
         assert found.allocations[0].idle_s == expected
 
 
+def test_a_container_that_holds_no_slot_is_not_idle_there() -> None:
+    monitor = docker("monitor", count=-1)
+    stage = AllocationStage(idle_window=WINDOW)
+    for _ in range(2):
+        reading = stage(readings(monitor)).allocations
+        assert reading is not None
+        assert [(each.share, each.idle_s) for each in reading.allocations] == [(0, None)]
+
+
 def test_a_program_that_waits_for_its_turn_is_not_idle() -> None:
-    reading = AllocationStage()(readings(processes=[process(sm=0, pid=5)])).allocations
+    processes = [process(sm=0, pid=5), process(sm=0, pid=7)]
+    reading = AllocationStage()(readings(processes=processes)).allocations
     assert reading is not None
     (each,) = reading.allocations
     before = {(each.workload_id, each.slot.uuid): IdlePeriod(500.0)}

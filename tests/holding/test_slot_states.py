@@ -4,9 +4,11 @@ from typing import Any
 
 from attribution.builders import gpu, reading
 from gpucommons.model.allocations import SlotState, SlotStatus
+from gpucommons.model.gpu import MigMemory
 from gpucommons.model.leases import LeasesReading, Reservation
 from gpucommons.model.ownership import Reason, Unattributed
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.workloads import Container
 from gpucommons.owners.holding_stage import AllocationStage
 from holding.test_allocations import SPLIT, docker, managed, process, readings
 
@@ -148,11 +150,34 @@ def test_the_start_of_a_container_is_known_from_its_runtime() -> None:
     assert agent.at(0, readings(started))["0"].since_wall_s == 1_699_000_000.0
 
 
+def test_a_slot_is_held_since_the_first_of_its_containers_started() -> None:
+    def started(name: str, user: str, seconds: float) -> Container:
+        return managed(name, user, "0")._replace(started_wall_s=1_700_001_000.0 + seconds)
+
+    agent = Judged()
+    agent.at(0, readings())
+    one, other = started("one", "alice", 4.0), started("other", "bob", 6.0)
+    assert agent.at(10, readings(one, other))["0"].since_wall_s == 1_700_001_004.0
+    again = [started("one", "alice", 15.0), started("other", "bob", 16.0)]
+    assert agent.at(20, readings(*again))["0"].since_wall_s == 1_700_001_004.0, "they were started again: it is held"
+
+
+def test_a_start_that_is_known_later_is_the_first_one_too() -> None:
+    agent = Judged()
+    agent.at(0, readings())
+    one, other = managed("one", "alice", "0"), managed("other", "bob", "0")
+    assert agent.at(10, readings(one, other))["0"].since_wall_s == 1_700_001_010.0
+    known = one._replace(started_wall_s=1_700_001_004.0), other._replace(started_wall_s=1_700_001_016.0)
+    assert agent.at(20, readings(*known))["0"].since_wall_s == 1_700_001_004.0
+
+
 def test_memory_is_that_of_the_slot() -> None:
-    found = judged(gpus=(gpu(0, used=1 << 30), SPLIT))
+    used = SPLIT.mig[1]._replace(memory=MigMemory(20 << 30, 5 << 30, 15 << 30, None))
+    found = judged(gpus=(gpu(0, used=1 << 30), SPLIT._replace(mig=(SPLIT.mig[0], used))))
     whole = reading(gpu(0, used=1 << 30)).gpus[0].readings
     assert (found["0"].memory_total_bytes, found["0"].memory_free_bytes) == (
         whole.memory_total_bytes,
         whole.memory_free_bytes,
     )
-    assert found["1.0"].memory_total_bytes == SPLIT.mig[0].memory_bytes
+    assert (found["1.0"].memory_total_bytes, found["1.0"].memory_free_bytes) == (SPLIT.mig[0].memory_bytes, None)
+    assert (found["1.1"].memory_total_bytes, found["1.1"].memory_free_bytes) == (20 << 30, 15 << 30)

@@ -112,7 +112,7 @@ def judge_idle(
 
 def _period_that_continues(allocation: Allocation, period: IdlePeriod | None) -> IdlePeriod | None:
     """A user's processes have no identity of their own: where all of them are new, so is the period."""
-    if period is None or not period.processes or allocation.kind is not WorkloadKind.PROCESS:
+    if period is None or not period.processes:
         return period
     return period if period.processes & _identity(allocation) else None
 
@@ -145,12 +145,12 @@ Pasts = Mapping[str, Past]
 
 
 def judge(readings: Readings, pasts: Pasts | None, now_wall_s: float) -> tuple[SlotsReading | None, Pasts]:
-    """The state of every slot, and what to remember for the next time. None where no GPU can be read.
+    """The state of every slot, and what to remember for the next time. None where no GPU can be read: the past stands.
 
     `pasts` is None the first time: then it is not known when a state began.
     """
     if readings.gpus is None or readings.allocations is None:
-        return None, pasts or {}
+        return None, {}
     slots = [
         _date(status, gpu, pasts, now_wall_s) for gpu, status in _judge(readings, readings.allocations, now_wall_s)
     ]
