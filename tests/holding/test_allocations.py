@@ -174,6 +174,20 @@ def test_a_busy_mig_device_is_not_idle() -> None:
     found = folded(holder, gpus=(SPLIT,), processes=[process(holder, gpu_index=1, instance=1, sm=600_000)])
     assert only(found).sm == 1_000_000
     assert only(found).state is AllocationState.ACTIVE
+    found = folded(holder, gpus=(SPLIT,), processes=[process(holder, gpu_index=1, instance=1, sm=None)])
+    assert (only(found).sm, only(found).active) == (None, None), "it is not known"
+
+
+def test_processes_of_one_gpu_instance_are_on_the_mig_devices_of_their_compute_instances() -> None:
+    halves = tuple(mig_instance(1, 3, None)._replace(uuid=f"MIG-{n}", compute_instance_id=n) for n in (0, 1))
+    seen = [
+        GpuProcess(pid, ProcessKey(pid, 1), kind, 1 << 20, gpu_instance_id=1, compute_instance_id=compute)
+        for pid, kind, compute in ((7, "compute", 0), (8, "compute", 1), (9, "graphics", None))
+    ]
+    card = gpu(0, mig=halves, processes=seen)
+    place = Place("GPU-0", 0, 1)
+    found = folded(gpus=(card,), processes=[process(pid=pid)._replace(place=place) for pid in (7, 8, 9)])
+    assert {a.slot.uuid: [key.pid for key in a.processes] for a in found.allocations} == {"MIG-0": [7], "MIG-1": [8]}
 
 
 @pytest.mark.parametrize(("sm", "active"), [(0, False), (24_000, False), (25_000, True), (None, None)])
@@ -190,6 +204,9 @@ def test_without_a_process_list_no_holder_is_idle() -> None:
     blind = AllocationStage()(readings(managed("one", "alice", "0"))._replace(attribution=None)).allocations
     assert blind is not None
     assert only(blind).active is None
+    unread = AllocationStage()(readings(processes=[process()])._replace(gpus=None)).allocations
+    assert unread is not None
+    assert unread.allocations == (), "no GPU was read"
 
 
 BYPASSES = [
@@ -264,6 +281,31 @@ def test_plain_processes_and_jobs_hold_what_they_run_on() -> None:
         (WorkloadKind.PROCESS, "slurm", True, "4242"),
     ]
     assert all(a.share == WHOLE_SHARE for a in found.allocations)
+    assert [(a.workload, a.state) for a in found.allocations] == [
+        ("python", AllocationState.ACTIVE),
+        ("4242", AllocationState.ACTIVE),
+    ]
+
+
+def test_a_container_has_its_account_also_on_gpus_that_it_did_not_claim() -> None:
+    box = managed("box", "alice", "0")
+    found = folded(box, gpus=(gpu(0), gpu(1)), processes=[process(box, "bob", gpu_index=1)]).allocations
+    assert [(a.slot.name, a.account.user, a.managed) for a in found] == [("0", "alice", True), ("1", "alice", True)]
+
+
+def test_a_container_within_a_job_is_the_holder() -> None:
+    box = managed("box", "alice", "0")
+    found = folded(box, processes=[process(box, job="4242")], job_mapping=mapped((0, None)))
+    assert [(a.workload, len(a.processes)) for a in found.allocations] == [("box", 1), ("4242", 0)]
+
+
+def test_a_user_without_a_name_is_shown_by_uid() -> None:
+    assert [only(folded(processes=[process(user=user)])).account.user for user in ("bob", "")] == ["bob", "1002"]
+
+
+def test_a_pod_that_the_kubelet_does_not_report_has_no_user() -> None:
+    pod = only(folded(processes=[process(pod=PodPlace("uid-1", "train-0", "research"))]))
+    assert (pod.account.namespace, pod.account.pod, pod.account.user) == ("research", "train-0", "")
 
 
 def mapped(*places: JobPlace, job: str = "4242", uid: int | None = None) -> JobMappingReading:
@@ -352,6 +394,7 @@ def test_a_container_that_no_runtime_lists_holds_its_slot() -> None:
     ghost = docker("ghost")
     found = folded(processes=[process(ghost)])
     assert (only(found).kind, only(found).workload_id) == (WorkloadKind.CONTAINER, ghost.id)
+    assert only(found).workload == "ghost"
 
 
 def test_graphics_do_not_hold_a_gpu() -> None:
@@ -367,6 +410,7 @@ def test_usage_without_an_owner_belongs_to_the_only_holder_or_is_unattributed() 
     assert [a.active for a in both] == [None, None]
     unattributed = only(folded(processes=[hidden]))
     assert (unattributed.account, unattributed.share) == (UNATTRIBUTED, WHOLE_SHARE), "it must not count as free"
+    assert (unattributed.state, unattributed.managed) == (AllocationState.ACTIVE, False)
 
 
 def test_usage_without_an_owner_is_added_to_that_of_the_only_holder() -> None:

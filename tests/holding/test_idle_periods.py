@@ -217,6 +217,16 @@ def test_a_lease_is_used_while_its_container_is() -> None:
             assert staged.idle(10, box, **given)["lease-12@0"] == seconds
 
 
+def test_a_lease_is_idle_while_another_one_on_its_gpu_is_used() -> None:
+    requests = [
+        LeaseRequest(uid, user, 0.0, id=id, number=1) for uid, user, id in ((1000, "alice", "1"), (1001, "bob", "2"))
+    ]
+    leases = LeasesReading(leases=tuple(Lease(request, ("GPU-0",), 0.5, 1.7e9) for request in requests))
+    staged = Staged()
+    for seconds in (0.0, 10.0):
+        assert staged.idle(10, processes=[process()], leases=leases) == {"lease-1@0": None, "lease-2@0": seconds}
+
+
 def test_a_program_that_is_paused_for_a_lease_is_not_idle() -> None:
     strays = (Trespasser("12", "0", 5, None, "bob", "python", paused=True), Trespasser("12", "0", 6, None, "bob", "x"))
     assert find_kept_waiting(None, LeasesReading(trespassers=strays)) == {5}

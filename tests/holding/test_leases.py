@@ -2,6 +2,7 @@
 
 from attribution.builders import gpu
 from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading
+from gpucommons.model.ownership import PodPlace
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from holding.test_allocations import folded, managed, process
 
@@ -64,3 +65,8 @@ def test_a_container_keeps_its_own_account() -> None:
     box = managed("box", "bob", "0")
     found = folded(box, processes=[process(box, pid=7)], leases=leases("GPU-0"), process_contexts=contexts(p7=(OLDER,)))
     assert [row.workload for row in found.allocations if row.processes] == ["box"]
+
+
+def test_a_program_in_a_pod_does_not_belong_to_the_lease_of_its_user() -> None:
+    found = folded(processes=[process(pod=PodPlace("uid-1", "train-0", "research"))], leases=leases("GPU-0"))
+    assert [row.account.pod for row in found.allocations if row.processes] == ["train-0"]

@@ -165,6 +165,17 @@ def test_a_client_that_was_away_begins_at_the_least_of_the_clients_of_its_owner(
     assert accounts.own_service(first, third, newcomer) == [12.0, 4.0, 4.0]
 
 
+def test_a_new_client_is_not_compared_with_the_clients_of_other_owners() -> None:
+    accounts = DirectedGpus()
+    first, second, other = accounts.enter("ann"), accounts.enter("ann"), accounts.enter("bob")
+    accounts.begin(first)
+    accounts.now += 100.0
+    accounts.begin(other, LEFT_OVER)
+    accounts.now += 1.0
+    accounts.ask(second)
+    assert accounts.own_service(first, other, second) == [101.0, 1.0, 101.0]
+
+
 @pytest.mark.parametrize(("dropped", "expected_s"), [(True, 3.0), (False, 20.0)], ids=["at once", "released by itself"])
 def test_a_client_that_requests_again_at_once_keeps_its_account(dropped: bool, expected_s: float) -> None:
     accounts = DirectedGpus()
@@ -315,6 +326,25 @@ def test_the_least_that_owners_had_does_not_fall(fast: bool, same_owner: bool) -
     newcomer = accounts.enter("dan")
     accounts.ask(newcomer)
     assert accounts.service(newcomer) == [20.0]
+
+
+@IN_ONE_STEP
+@pytest.mark.parametrize("other_owner", ["ann", "bob"])
+def test_a_client_that_moves_has_no_claim_to_the_turns_before_it_came(fast: bool, other_owner: str) -> None:
+    accounts = DirectedGpus()
+    target = accounts.add_gpu()
+    first, other = accounts.enter("ann", gpu=target), accounts.enter(other_owner, gpu=target)
+    accounts.begin(first)
+    accounts.ask(other)
+    accounts.now += 50.0
+    accounts.hand_over(first, other, fast=fast)
+    accounts.ask(first)
+    accounts.now += 50.0
+    accounts.hand_over(other, first, fast=fast)
+    newcomer = accounts.enter("cid")
+    accounts.ask(newcomer)
+    move(accounts, target, newcomer)
+    assert accounts.service(newcomer, first) == [100.0 if other_owner == "ann" else 50.0] * 2
 
 
 @IN_ONE_STEP
