@@ -21,12 +21,14 @@ from typing import Any
 import pytest
 import yaml
 
-from fakes.gpu.account import Activity
+from fakes.gpu.account import Activity, Phase
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml, process
 from fakes.shared_gpu import MATMUL, SharedGpu, SharedProgram, built
+from gpucommons.pauser.backend import State
 from open_folder import open_folder
 from running import RunningAgent, command, running_agent
+from shared_node import device_files
 from waiting import until
 
 TESTBED = os.environ.get("TEST_KUBERNETES", "")
@@ -111,18 +113,19 @@ def environment_of(name: str) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in log)
 
 
-def log_of(name: str) -> list[str]:
+def log_of(name: str, namespace: str = "default") -> list[str]:
     """As the runtime writes it: time, stream, kind and text. `kubectl logs` would need the node's name in DNS."""
-    (file,) = Path(TESTBED, "run/pod-logs").glob(f"default_{name}_{found('pod', name)['metadata']['uid']}/main/0.log")
+    uid = found("-n", namespace, "pod", name)["metadata"]["uid"]
+    (file,) = Path(TESTBED, "run/pod-logs").glob(f"{namespace}_{name}_{uid}/*/0.log")
     return [line.split(" ", 3)[3] for line in file.read_text().splitlines()]
 
 
-def pid_of(name: str) -> int | None:
-    """The process of a pod's container, by the pod's UID in its cgroup."""
-    uid = found("pod", name)["metadata"]["uid"]
+def pid_of(name: str, namespace: str = "default", command: bytes = b"100000") -> int | None:
+    """The process of a pod's container with this in its command, by the pod's UID in its cgroup."""
+    uid = found("-n", namespace, "pod", name)["metadata"]["uid"]
     for each in Path("/proc").glob("[0-9]*"):
         try:
-            is_its = uid in (each / "cgroup").read_text() and b"100000" in (each / "cmdline").read_bytes()
+            is_its = uid in (each / "cgroup").read_text() and command in (each / "cmdline").read_bytes()
         except OSError:
             continue
         if is_its:
@@ -338,16 +341,21 @@ def test_only_the_kubelet_reaches_the_sockets_of_the_plugin(cluster: Cluster) ->
 
 
 @contextmanager
-def driver_in_containers(environment: Mapping[str, str], *directories: Path) -> Iterator[None]:
+def driver_in_containers(
+    environment: Mapping[str, str], *directories: Path, devices: Path | None = None
+) -> Iterator[None]:
     """As NVIDIA's toolkit and operator leave a node: a runtime that adds the driver, its class, and a label.
 
-    `directories` are those of the fake driver, and `environment` has its variables.
+    `directories` are those of the fake driver, and `environment` has its variables. The files of `devices` are in the
+    containers' /dev, as one that the toolkit binds there.
     """
     runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
     kubectl("apply", "-f", "-", given=json.dumps(runtime_class | {"handler": "nvidia"}))
     kubectl("label", "node", "node1", "nvidia.com/gpu.present=true", "--overwrite")
-    paths = map(str, directories)
-    mounts = [{"destination": path, "source": path, "type": "bind", "options": ["rbind"]} for path in paths]
+    sources = {str(path): str(path) for path in directories}
+    sources |= {f"/dev/{file.name}": str(file) for file in (devices.iterdir() if devices else ())}
+    bind: dict[str, Any] = {"type": "bind", "options": ["rbind"]}
+    mounts = [{"destination": path, "source": source} | bind for path, source in sources.items()]
     given = {"env": [f"{name}={value}" for name, value in environment.items()], "mounts": mounts}
     file = Path(TESTBED, "run/driver.json")
     file.write_text(json.dumps(given))
@@ -406,21 +414,20 @@ def test_the_manifests_run_as_they_are(driver: FakeNvml) -> None:
 
 GIB = 1 << 30
 API_SOCKET = "/run/gpucommons/api.sock"
-_SETTINGS = """
-[sharing_quotas]
-limited = { namespace = "default", core = 50 }
-"""
+SCHEDULER_SOCKET = "/run/nvshare/scheduler.sock"
 
 
 class SharedPods:
     """Pods with a program each on one GPU, and what the agent says of them."""
 
     def __init__(self, shared: SharedGpu) -> None:
-        self._shared = shared
+        self.shared = shared
 
-    def program(self, name: str, memory_bytes: int, solo: Activity, priority_class: str = "") -> SharedProgram:
-        """In the agent's image, which has a C library."""
-        resources = {"limits": {SHARE: "1"}}
+    def program(
+        self, name: str, memory_bytes: int, solo: Activity | None, priority_class: str = "", limit: str = ""
+    ) -> SharedProgram:
+        """In the agent's image, which has a C library. Idle without `solo`. `limit` is that of its host memory."""
+        resources = {"limits": {SHARE: "1", **({"memory": limit} if limit else {})}}
         spec = {
             # The fake program is known by its pid on the node.
             "hostPID": True,
@@ -435,7 +442,13 @@ class SharedPods:
             *("--image=gpucommons:latest", "--image-pull-policy=Never", "--override-type=strategic"),
             *(f"--overrides={overrides}", "--command", "--"),
         )
-        return self._shared.program(solo, memory_bytes=memory_bytes, prefix=kubectl_run, is_elsewhere=True)
+        phases = () if solo else (Phase(None),)
+        started = self.shared.program(
+            solo, phases=phases, memory_bytes=memory_bytes, prefix=kubectl_run, is_elsewhere=True
+        )
+        if solo is None:
+            started.program.wait_for_user()
+        return started
 
     def row(self, program: SharedProgram) -> dict[str, Any]:
         """Empty while it takes no part."""
@@ -445,24 +458,50 @@ class SharedPods:
         clients = json.loads(done.stdout)["turns"]["clients"].values()
         return next((row for row in clients if row["pid"] == program.pid), {})
 
+    def order(self, order: str, name: str) -> "subprocess.CompletedProcess[str]":
+        """As root of the node gives it, by the name of the pod."""
+        return command(order, f"default/{name}", "--socket", SCHEDULER_SOCKET)
+
+
+def cgroups_seen_by_agent(namespace: str) -> dict[str, bool]:
+    """The host's hierarchies of cgroups in the agent's container, and whether it can write each of them."""
+    selector = "gpucommons.io/agent=true"
+    (agent,) = found("-n", namespace, "pods", "-l", selector, "--field-selector", "status.phase=Running")["items"]
+    pid = pid_of(agent["metadata"]["name"], namespace, b"gpucommons")
+    mounts = [line.split() for line in Path(f"/proc/{pid}/mounts").read_text().splitlines()]
+    beginning = "/host/sys/fs/cgroup"
+    return {row[1].removeprefix(beginning): row[3].startswith("rw") for row in mounts if row[1].startswith(beginning)}
+
+
+def hosts_cgroups() -> set[str]:
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return {row[1].removeprefix("/sys/fs/cgroup") for row in mounts if row[1].startswith("/sys/fs/cgroup")}
+
+
+def restarts(*arguments: str) -> dict[str, int]:
+    pods = found("pods", *arguments)["items"]
+    return {each["metadata"]["name"]: each["status"]["containerStatuses"][0]["restartCount"] for each in pods}
+
 
 @contextmanager
-def shared_pods(directory: Path) -> Iterator[SharedPods]:
-    """The agent and the pauser as their manifests run them, with shares and sharing."""
+def shared_pods(directory: Path, sections: str = "", devices: Path | None = None) -> Iterator[SharedPods]:
+    """The agent and the pauser as their manifests run them, with shares and sharing. `sections` are of the agent's
+    configuration file, `devices` are the GPUs' device files."""
     kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=true")
     names = ("config.yaml", "daemonset.yaml", "service.yaml", "sharing/pauser.yaml")
     files = [argument for name in names for argument in ("-f", str(MANIFESTS / name))]
     (background, _) = yaml.safe_load_all((MANIFESTS / "shares" / "background.yaml").read_text())
+    variables = {"FAKE_DEVICE_FILES": "/dev"} if devices else {}
     with (
         SharedGpu(directory / "gpus") as shared,
-        driver_in_containers(shared.environment(), built().nvml.parent.parent, directory),
+        driver_in_containers(shared.environment() | variables, built().nvml.parent.parent, directory, devices=devices),
     ):
         kubectl("apply", *files)
         kubectl("apply", "-f", "-", given=json.dumps(background))
         try:
             settings = found("-n", "monitoring", "configmap", "gpucommons")["data"]
             (file,) = settings
-            added = {"data": {file: settings[file] + _SETTINGS}}
+            added = {"data": {file: settings[file] + sections}}
             kubectl("-n", "monitoring", "patch", "configmap", "gpucommons", "--type=merge", "-p", json.dumps(added))
             for patch in ("shares", "sharing"):
                 path = str(MANIFESTS / patch / "agent-patch.yaml")
@@ -481,7 +520,8 @@ def shared_pods(directory: Path) -> Iterator[SharedPods]:
 def test_programs_of_pods_take_turns_by_what_their_pods_say() -> None:
     """PriorityClass, annotations and labels while the pod runs, and a namespace's limit."""
     needs_image()
-    with open_folder() as directory, shared_pods(directory) as pods:
+    limit = '[sharing_quotas]\nlimited = { namespace = "default", core = 50 }\n'
+    with open_folder() as directory, shared_pods(directory, limit) as pods:
         night = pods.program("night", GIB, MATMUL[8192], "background")
         until(lambda: pods.row(night).get("sharing_class") == "background", "its PriorityClass is its class")
         until(lambda: night.progress() > 0.5, "the night's work computes")
@@ -497,9 +537,63 @@ def test_programs_of_pods_take_turns_by_what_their_pods_say() -> None:
             )
         kubectl("label", "pod", "day", "gpucommons.io/class=background")
         until(lambda: pods.row(day)["sharing_class"] == "background", "a label takes effect", within_s=10)
-        agents = found("-n", "monitoring", "pods")["items"]
-        restarts = {each["metadata"]["name"]: each["status"]["containerStatuses"][0]["restartCount"] for each in agents}
-        assert set(restarts.values()) == {0}, restarts
+        assert set(restarts("-n", "monitoring").values()) == {0}
+
+
+def test_a_pod_of_the_background_is_parked_in_its_own_memory_limit() -> None:
+    """It is not evicted. What is parked is charged to its pod, so that the agent's smaller limit does not count."""
+    needs_image()
+    with open_folder() as directory, shared_pods(directory) as pods:
+        (agent,) = found("-n", "monitoring", "daemonset", "gpucommons-gpu")["spec"]["template"]["spec"]["containers"]
+        assert agent["resources"]["limits"]["memory"] == "512Mi"
+        assert cgroups_seen_by_agent("monitoring") == dict.fromkeys(hosts_cgroups(), False)
+        night = pods.program("night", 2 * GIB, MATMUL[8192], "background", limit="3Gi")
+        narrow = pods.program("narrow", 2 * GIB, MATMUL[512], limit="1Gi")
+        until(lambda: pods.row(night) and pods.row(narrow), "the agent sees both")
+        done = pods.order("park", "narrow")
+        assert "it needs 2.0 GiB of host memory, the memory limit of its container leaves 1.0 GiB" in done.stdout
+        assert done.returncode == 1
+        assert narrow.program.state is not State.CHECKPOINTED
+        done = pods.order("park", "night")
+        assert (done.returncode, "parked in" in done.stdout) == (0, True), done.stdout + done.stderr
+        assert (night.program.state, night.program.host_bytes) == (State.CHECKPOINTED, 2 * GIB)
+        day = pods.program("day", GIB, MATMUL[8192])
+        until(lambda: day.progress() > 0.5, "others compute")
+        assert night.program.state is State.CHECKPOINTED
+        done = pods.order("wake", "night")
+        assert (done.returncode, "is back on the GPU" in done.stdout) == (0, True), done.stdout + done.stderr
+        assert night.program.gpu_bytes == 2 * GIB
+        computed = night.progress()
+        kubectl("delete", "pod", "day", "--grace-period=0", "--force")
+        day.end()
+        until(lambda: night.progress() > computed + 0.5, "the night's work goes on")
+        assert set(restarts().values()) == set(restarts("-n", "monitoring").values()) == {0}
+
+
+def test_an_idle_pod_is_parked_for_one_that_begins_on_a_full_gpu() -> None:
+    needs_image()
+    sections = '[parking]\narrival_idle_after_s = 2\narrival_room = "3Gi"\nsettle_s = 2\nmin_residence_s = 0\n'
+    with (
+        open_folder() as directory,
+        shared_pods(directory, sections, device_files(directory / "dev")) as pods,
+    ):
+        pods.shared.nvml.say(f"set nvmlDeviceGetMemoryInfo_v2 0 0 {4 * GIB} 0 {4 * GIB} 0")
+        pods.shared.cuda.gpu_has(4 * GIB)
+        lab = pods.program("lab", 2 * GIB, None)
+        (agent,) = (name for name in restarts("-n", "monitoring") if name.startswith("gpucommons-gpu"))
+        until(
+            lambda: "new programs wait for room on nvidia0" in "".join(log_of(agent, "monitoring")),
+            "a new program would wait",
+        )
+        new = pods.program("new", 3 * GIB, MATMUL[512])
+        until(lambda: new.progress() > 0.2, "it has its memory, and computes")
+        assert (new.program.gpu_bytes, lab.program.host_bytes) == (3 * GIB, 2 * GIB)
+        kubectl("delete", "pod", "new", "--grace-period=0", "--force")
+        new.end()
+        lab.program.run_cell()
+        until(lambda: lab.program.cells > 0, "the idle one is used, and comes back")
+        assert lab.program.gpu_bytes == 2 * GIB
+        assert set(restarts().values()) == {0}
 
 
 def helm(*arguments: str) -> str:
@@ -529,6 +623,7 @@ def test_the_chart_is_installed_tested_updated_and_removed() -> None:
             helm("upgrade", "commons", chart, "--set", values, "--wait", "--timeout=120s")
             until_offered(SHARE, 6)
             kubectl("-n", "by-helm", "rollout", "status", "daemonset/commons-pauser", "--timeout=60s", within_s=70)
+            assert cgroups_seen_by_agent("by-helm") == dict.fromkeys(hosts_cgroups(), False)
             assert "Phase:          Succeeded" in helm("test", "commons", "--timeout=90s")
         finally:
             helm("uninstall", "commons", "--ignore-not-found", "--wait", "--timeout=60s")
