@@ -17,10 +17,10 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pynvml
 import pytest
 
 from gpucommons.cli.main import main
+from gpucommons.sources.nvml import library
 from waiting import until
 
 # No listener of an agent on this machine is asked.
@@ -87,7 +87,7 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "s
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         for name, value in _environment(directory, {**_ALONE, **(environment or {})}).items():
             patch.setenv(name, value)
-        patch.setattr(pynvml, "nvmlInit", _find_no_driver)
+        patch.setattr(library, "start", _find_no_driver)
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 main(arguments)
@@ -100,7 +100,7 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> "s
 
 
 def _find_no_driver() -> None:
-    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    raise library.SessionLost(library.LIBRARY_NOT_FOUND)
 
 
 def command_process(

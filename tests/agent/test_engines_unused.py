@@ -15,5 +15,11 @@ def test_an_agent_without_slurm_kubernetes_and_driver_imports_nothing_of_them(tm
         agent.stop()
         modules = {line.rpartition("|")[2].strip() for line in agent.lines if line.startswith("import time:")}
     assert "gpucommons.sources.kubernetes.kubelet" in modules, "the list of imports is that of the agent"
-    unused = ("gpucommons.slurm", "gpucommons.kubernetes", "grpc", "gpucommons.agent.sharing.sharing", "pynvml")
+    unused = (
+        "gpucommons.slurm",
+        "gpucommons.kubernetes",
+        "grpc",
+        "gpucommons.agent.sharing.sharing",
+        "gpucommons.sources.nvml.source",
+    )
     assert sorted(name for name in modules if name.startswith(unused)) == []

@@ -13,7 +13,6 @@ ROOMS: dict[str, set[str]] = {
     "model": {"base"},
     "rules": {"base", "model"},
     "config": {"base"},
-    "stress": set(),
     "pauser": {"base", "model"},
     "leases": {"base", "model"},
     "leases.policy": {"base", "config", "model"},

@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 
 from fakes.nvml.build import build
 from fakes.nvml.control import FakeNvml
+from gpucommons.cli import stress_load
 from gpucommons.cli.main import main
-from gpucommons.stress import backends
-from gpucommons.stress.backends import BackendMissing, _Worker
-from gpucommons.stress.loop import SLICE_S, UtilizationController, begin, slice_of, step, stress
+from gpucommons.cli.stress_load import (
+    SLICE_S,
+    BackendMissing,
+    UtilizationController,
+    _Worker,
+    begin,
+    slice_of,
+    step,
+    stress,
+)
 from needs import needs_program
 from running import command_process
 from unhurried import unhurried
@@ -96,14 +104,14 @@ def test_without_readings_the_duty_is_the_target() -> None:
 def test_a_missing_library_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BackendMissing, match="torch or cupy is not installed; install it with 'pip install torch' or"):
-        backends.choose(None)
+        stress_load.choose(None)
     with pytest.raises(BackendMissing, match=r"cupy is not installed; install it with 'pip install cupy-cuda12x'"):
-        backends.choose("cupy")
+        stress_load.choose("cupy")
 
 
 def test_the_installed_library_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "cupy" else None)
-    assert backends.choose(None) == "cupy"
+    assert stress_load.choose(None) == "cupy"
 
 
 def test_work_fills_the_queue_and_waits_for_it() -> None:

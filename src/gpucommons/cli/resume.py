@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
-import pynvml
 import typer
 
 from gpucommons.base.text import printable_lines
@@ -22,6 +21,7 @@ from gpucommons.pauser.places import default_record, known_records
 from gpucommons.pauser.record import Entry, PauseRecord, RecordError, Stage
 from gpucommons.pauser.release import FINAL, Leftover, Outcome, attempt
 from gpucommons.pauser.stopped import why_stopped
+from gpucommons.sources.nvml import queries
 
 # A lock whose caller died may still be carried out a moment later; a driver call may have to be tried again.
 _WITHIN_S = 3.0
@@ -154,15 +154,10 @@ def _resume_one(pid: int, backends: Mapping[str, PauseBackend]) -> Leftover:
 def _room(gpu: str) -> int | str:
     """The free bytes of this GPU by NVML; of the fullest GPU where it is not known which one is meant."""
     try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        free = [
-            int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free)
-            for handle in handles
-            if gpu in ("", pynvml.nvmlDeviceGetUUID(handle))
-        ]
-    except pynvml.NVMLError as error:
+        with queries.open_session():
+            devices = [queries.gpu_at(index) for index in range(queries.count_gpus())]
+            free = [queries.free_bytes(device) for device in devices if gpu in ("", queries.uuid_of(device))]
+    except queries.DriverError as error:
         return f"the free memory of the GPU is unknown ({error})"
     return min(free) if free else f"there is no GPU {gpu}"
 

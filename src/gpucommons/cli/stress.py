@@ -12,12 +12,12 @@ from gpucommons.base.text import Printable, printable
 from gpucommons.cli.command_line import CommandError
 from gpucommons.cli.options import AsJson
 from gpucommons.cli.output import show, show_error, show_line
+from gpucommons.cli.stress_load import BackendMissing, Summary, UtilizationController, Worker, choose, worker_of
+from gpucommons.cli.stress_load import stress as run_stress
 from gpucommons.cli.suggestions import gpus
 from gpucommons.faces.documents.values import indent, round_value
-from gpucommons.stress import backends
-from gpucommons.stress.backends import BackendMissing
-from gpucommons.stress.loop import Meter, NoGpu, Summary, UtilizationController, Worker, open_meter
-from gpucommons.stress.loop import stress as run_stress
+from gpucommons.sources.nvml import queries
+from gpucommons.sources.nvml.calls import Handle
 
 
 class Backend(StrEnum):
@@ -75,19 +75,39 @@ def _stress(
     device: int, target_percent: int, duration_s: float, backend: Backend | None, say: Callable[[Printable], None]
 ) -> Summary:
     try:
-        meter = open_meter(device)
-        name = backends.choose(backend)
-        # Set before the library is imported: it then uses the GPU that is measured.
-        os.environ["CUDA_VISIBLE_DEVICES"] = meter.uuid
-        worker = backends.worker(name)
-    except (NoGpu, BackendMissing) as error:
+        with queries.open_session():
+            gpu = _gpu_at(device)
+            library = choose(backend)
+            # Set before the library is imported: it then uses the GPU that is measured.
+            os.environ["CUDA_VISIBLE_DEVICES"] = queries.uuid_of(gpu)
+            worker = worker_of(library)
+            name = f"GPU {device} ({queries.name_of(gpu)})"
+            say(printable(f"{name}, target {target_percent} %, {duration_s:g} s, {library}; stop with Ctrl-C"))
+            return _run_with_progress(target_percent / 100, duration_s, worker, lambda: _utilization(gpu))
+    except queries.DriverError as error:
+        raise CommandError(f"the NVIDIA driver does not answer: {error}; run stress on a machine with a GPU") from error
+    except BackendMissing as error:
         raise CommandError(str(error)) from error
-    gpu = f"GPU {device} ({meter.name})"
-    say(printable(f"{gpu}, target {target_percent} %, {duration_s:g} s, {name}; stop with Ctrl-C"))
-    return _run_with_progress(target_percent / 100, duration_s, worker, meter)
 
 
-def _run_with_progress(target: float, duration_s: float, worker: Worker, meter: Meter) -> Summary:
+def _gpu_at(index: int) -> Handle:
+    count = queries.count_gpus()
+    if not 0 <= index < count:
+        present = "none" if count == 0 else f"GPUs 0 to {count - 1}" if count > 1 else "only GPU 0"
+        raise CommandError(f"--device: no GPU {index}; this machine has {present}")
+    return queries.gpu_at(index)
+
+
+def _utilization(gpu: Handle) -> float | None:
+    try:
+        return queries.utilization(gpu)
+    except queries.DriverError:
+        return None
+
+
+def _run_with_progress(
+    target: float, duration_s: float, worker: Worker, measure: Callable[[], float | None]
+) -> Summary:
     # Imported here: importing rich takes a tenth of a second, and an error comes before it.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -104,4 +124,4 @@ def _run_with_progress(target: float, duration_s: float, worker: Worker, meter: 
             measured = "   ?" if control.measured is None else f"{control.measured:4.0%}"
             progress.update(bar, completed=elapsed_s, measured=measured, duty=f"{control.duty:4.0%}")
 
-        return run_stress(target, duration_s, worker, meter.measure, _Clock(), show)
+        return run_stress(target, duration_s, worker, measure, _Clock(), show)

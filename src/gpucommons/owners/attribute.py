@@ -104,7 +104,8 @@ def fold(gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment, before
 def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> OwnerShare:
     owner = shares[0].owner
     assert owner is not None
-    _, _, _, memory, sm, power, *_ = zip(*shares, strict=True)
+    # By the position of its fields, which is faster: there may be tens of thousands of shares.
+    memory, sm, power = [share[3] for share in shares], [share[4] for share in shares], [share[5] for share in shares]
     return OwnerShare(uuid, index, owner, len(shares), sum_portions(memory), sum_portions(sm), sum_portions(power))
 
 
@@ -208,7 +209,7 @@ class Attributor:
             kept[at] = Kept(entries, folds[-1].processes)
         self._kept = kept
         return Attribution(
-            processes=tuple(row for fold in folds for row in fold.processes),
+            processes=tuple(chain.from_iterable(fold.processes for fold in folds)),
             owners=tuple(row for fold in folds for row in fold.owners),
             unattributed=tuple(row for fold in folds for row in fold.unattributed),
             accounts=tuple(fold.account for fold in folds),

@@ -54,8 +54,9 @@ class _OnGpus(NamedTuple):
     def without(self, later: tuple[ProcessShare, ...]) -> Iterator[tuple[str, _Process]]:
         """The processes, and their GPUs, that are not among the later ones."""
         # Nearly always the same processes, and most of them unchanged: then they are the same objects.
-        changed = [pair for pair in zip(self.shares, later, strict=False) if pair[0] is not pair[1]]
-        if len(self.shares) == len(later) and all(_place_of(old) == _place_of(new) for old, new in changed):
+        changed = [(old, new) for old, new in zip(self.shares, later, strict=False) if old is not new]
+        same = all(old.place == new.place and old.pid == new.pid for old, new in changed)
+        if same and len(self.shares) == len(later):
             return
         names, present = account_names(self.allocations), set(map(_place_of, later))
         for share in self.shares:

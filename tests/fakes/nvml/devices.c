@@ -41,7 +41,16 @@ int nvmlShutdown(void)
 
 const char *nvmlErrorString(int code)
 {
+    /* The driver's own words for what a session may be refused with. */
     static char text[32];
+    switch (code) {
+    case 4:
+        return "Insufficient Permissions";
+    case 9:
+        return "Driver Not Loaded";
+    case 18:
+        return "Driver/library version mismatch";
+    }
     snprintf(text, sizeof text, "fake error %d", code);
     return text;
 }

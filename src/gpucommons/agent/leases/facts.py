@@ -97,7 +97,7 @@ def _slot(info: SlotInfo, gpu: Gpu, use: SlotUse) -> LeasableSlot:
         # What the driver keeps for itself cannot be promised.
         total = _minus(gpu.readings.memory_total_bytes, gpu.readings.memory_reserved_bytes)
         free = gpu.readings.memory_free_bytes
-    used = sum(process.used_memory_bytes or 0 for process in processes_on(info, gpu))
+    used = sum([process.used_memory_bytes or 0 for process in processes_on(info, gpu)])
     return LeasableSlot(
         slot.uuid,
         slot.name,

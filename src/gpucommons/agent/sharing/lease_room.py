@@ -51,9 +51,10 @@ def memory_of_leases(readings: Readings) -> LeaseMemory:
     return LeaseMemory(used, _sum_by_slot(() if parking is None else _parked_amounts(parking, leases)))
 
 
-def processes_on(info: SlotInfo, gpu: Gpu) -> Iterator[GpuProcess]:
+def processes_on(info: SlotInfo, gpu: Gpu) -> list[GpuProcess]:
     """MIG devices of one GPU instance share their memory, and so their processes here."""
-    return (process for process in gpu.processes or () if process.gpu_instance_id == info.gpu_instance_id)
+    instance_id = info.gpu_instance_id
+    return [process for process in gpu.processes or () if process.gpu_instance_id == instance_id]
 
 
 class _Amount(NamedTuple):

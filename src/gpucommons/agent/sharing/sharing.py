@@ -41,8 +41,9 @@ from gpucommons.scheduler.service.enforcement import choose_pauser
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread
-from gpucommons.sources.nvml.activity_meter import ActivityMeter, free_memory
+from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.gpm import GpmAccess
+from gpucommons.sources.nvml.queries import free_memory
 from gpucommons.sources.source import Source, SourceStarting
 
 if TYPE_CHECKING:

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
-
-import pynvml
 
 from gpucommons.base.threads import WorkerThread
 from gpucommons.model.gpu import ActivityMeasurement, GpuActivity
@@ -127,25 +125,3 @@ class ActivityMeter:
             return None
         activity = GpuActivity(reading.sm_ratio, reading.tensor_ratio, reading.dram_ratio, reading.graphics_ratio)
         return ActivityMeasurement(request.gpu_uuid, request.token, activity, begun.begin_s, end_s)
-
-
-# The free memory of GPUs at this moment, outside of the regular readings: before a parked program is brought back.
-
-
-def free_memory(devices: Iterable[str]) -> Mapping[str, int]:
-    """The free bytes of GPUs and MIG devices by UUID; those that could not be read are left out. Blocks."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return {}
-    free_bytes: dict[str, int] = {}
-    try:
-        for device in devices:
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(device)
-                free_bytes[device] = int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free)
-            except pynvml.NVMLError:
-                continue
-    finally:
-        pynvml.nvmlShutdown()
-    return free_bytes

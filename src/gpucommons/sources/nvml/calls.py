@@ -6,14 +6,23 @@ NVML's getters have a few signatures; a function here makes calls of one of them
 
 import math
 from collections.abc import Callable
-from ctypes import Structure, Union, byref, c_double, c_int, c_int64, c_longlong, c_uint, c_ulong, c_ulonglong
+from ctypes import byref, c_int, c_uint, c_ulonglong
 from enum import StrEnum
 from functools import partial
 
-import pynvml
-
 from gpucommons.model.gpu import GpuReadings, LaneMove
 from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml.header import (
+    MEMORY_V2_VERSION,
+    NVML_NVLINK_MAX_LINKS,
+    VALUE_MEMBERS,
+    FieldValue,
+    LicensableFeatures,
+    Memory,
+    MemoryV2,
+    Utilization,
+    Violation,
+)
 from gpucommons.sources.nvml.library import Function
 
 # Which calls run every second and which every 15 seconds, by their cost on this machine. Pure.
@@ -100,64 +109,10 @@ class Call:
         self.history = 0
 
 
-# The driver's structures that are read every second, as plain ctypes.
-#
-# nvidia-ml-py's structures read every attribute through a Python function, which costs more than the driver call.
-
-
-class Utilization(Structure):
-    _fields_ = (("gpu", c_uint), ("memory", c_uint))
-
-
-class Memory(Structure):
-    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
-
-
-class MemoryV2(Structure):
-    _fields_ = (
-        ("version", c_uint),
-        ("total", c_ulonglong),
-        ("reserved", c_ulonglong),
-        ("free", c_ulonglong),
-        ("used", c_ulonglong),
-    )
-
-
-class Value(Union):
-    _fields_ = (
-        ("double", c_double),
-        ("uint", c_uint),
-        ("ulong", c_ulong),
-        ("ulonglong", c_ulonglong),
-        ("longlong", c_longlong),
-        ("int", c_int),
-    )
-
-
-# The member of the union for each value type.
-VALUE_MEMBERS = ("double", "uint", "ulong", "ulonglong", "longlong", "int")
-
-
-class FieldValue(Structure):
-    _fields_ = (
-        ("field_id", c_uint),
-        ("scope_id", c_uint),
-        ("timestamp", c_int64),
-        ("latency_us", c_int64),
-        ("value_type", c_uint),
-        ("code", c_uint),
-        ("value", Value),
-    )
-
-
 def value_of(field: FieldValue) -> int | float | None:
     """The value, by the type that the driver reports; None for an unknown type."""
     kind = field.value_type
     return getattr(field.value, VALUE_MEMBERS[kind]) if kind < len(VALUE_MEMBERS) else None
-
-
-class Violation(Structure):
-    _fields_ = (("reference_time_us", c_ulonglong), ("violation_ns", c_ulonglong))
 
 
 # The signatures that NVML's getters have. Each function here makes calls of one of them.
@@ -252,7 +207,7 @@ _MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memo
 
 def memory_v2(function: Function, handle: Handle, slots: Slots) -> Made:
     out = MemoryV2()
-    out.version = pynvml.nvmlMemory_v2
+    out.version = MEMORY_V2_VERSION
     total, used, free, reserved = (SLOT[name] for name in _MEMORY)
     clear = clearing(slots, *_MEMORY)
 
@@ -347,7 +302,7 @@ def nvlinks(function: Function, handle: Handle, slots: Slots) -> Made:
     def invoke() -> int:
         nonlocal active
         active = 0
-        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        for link in range(NVML_NVLINK_MAX_LINKS):
             code = function(handle, link, reference)
             if code:
                 return code if link == 0 else library.OK
@@ -363,13 +318,12 @@ def nvlinks(function: Function, handle: Handle, slots: Slots) -> Made:
 
 def licence(function: Function, handle: Handle, slots: Slots) -> Made:
     """1 if any feature of the vGPU software is licensed, otherwise 0."""
-    out = pynvml.c_nvmlGridLicensableFeatures_v4_t()
+    out = LicensableFeatures()
     slot = SLOT["vgpu_licensed"]
 
     def store() -> str | None:
-        count = min(out.licensableFeaturesCount, len(out.gridLicensableFeatures))
-        features = (out.gridLicensableFeatures[i] for i in range(count))
-        slots[slot] = int(any(feature.featureState == 1 for feature in features))
+        count = min(out.count, len(out.features))
+        slots[slot] = int(any(out.features[i].state == 1 for i in range(count)))
         return None
 
     return partial(function, handle, byref(out)), store, clearing(slots, "vgpu_licensed")

@@ -6,15 +6,12 @@ Data over NVLink needs the counters of all links and the previous reading, so th
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-import pynvml
-
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReadings, MigInstance, NvLinkRates
-from gpucommons.sources.nvml import library, mig
+from gpucommons.sources.nvml import header, library, mig
 from gpucommons.sources.nvml.calls import (
     SLOT,
     SLOW_EVERY_S,
     Call,
-    FieldValue,
     Handle,
     Invoke,
     Lane,
@@ -27,6 +24,7 @@ from gpucommons.sources.nvml.calls import (
     value_of,
 )
 from gpucommons.sources.nvml.gpm import GpmSampler, GpmTarget
+from gpucommons.sources.nvml.header import FieldValue
 from gpucommons.sources.nvml.library import Function
 from gpucommons.sources.nvml.processes import (
     LISTS,
@@ -46,7 +44,7 @@ from gpucommons.sources.nvml.table import ROWS
 # left out afterwards.
 
 _ALL_LINKS = 2**32 - 1
-_SENT, _RECEIVED = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+_SENT, _RECEIVED = header.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, header.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 _PER_SECOND = 1e6
 _NO_SUCH_LINK = library.SETTLED | {library.INVALID_ARGUMENT, library.NOT_FOUND}
 
@@ -62,7 +60,7 @@ class NvLinkTraffic:
         self._wall = wall
         self._clear_slots = clearing(slots, "nvlink_tx_kibibytes", "nvlink_rx_kibibytes")
         self._before: dict[int, tuple[int, int]] = {}
-        self._request((_ALL_LINKS, *range(pynvml.NVML_NVLINK_MAX_LINKS)))
+        self._request((_ALL_LINKS, *range(header.NVML_NVLINK_MAX_LINKS)))
 
     def _request(self, scopes: tuple[int, ...]) -> None:
         self._scopes = scopes

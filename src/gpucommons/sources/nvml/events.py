@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from ctypes import byref, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass, field
 
-import pynvml
-
 from gpucommons.model.gpu import RECENT_S, XidRecord
 from gpucommons.sources.nvml import library
 from gpucommons.sources.nvml.calls import Handle
+from gpucommons.sources.nvml.header import EventData, OpaquePointer
 
 _XID = 0x8
 # Events other than XIDs that matter to an administrator; P-state and clock changes are not errors.
@@ -94,11 +93,11 @@ class EventSet:
     def __init__(self, book: EventCounts) -> None:
         self._book = book
         self._uuids: dict[int, str] = {}
-        self._set = pynvml.c_nvmlEventSet_t()
+        self._set = OpaquePointer()
         create = library.function("nvmlEventSetCreate")
         self._wait = library.function("nvmlEventSetWait_v2")
         self._open = create is not None and self._wait is not None and create(byref(self._set)) == library.OK
-        self._data = pynvml.c_nvmlEventData_t()
+        self._data = EventData()
         self._reference = byref(self._data)
         self._no_time = c_uint(0)
 
@@ -129,10 +128,10 @@ class EventSet:
                 raise library.SessionLost(code)
             if code:
                 return
-            address = ctypes.cast(self._data.device, c_void_p).value
+            address = self._data.device
             uuid = self._uuids.get(address) if address is not None else None
             if uuid is not None:
-                self._book.add(uuid, self._data.eventType, self._data.eventData, wall_s)
+                self._book.add(uuid, self._data.event_type, self._data.event_data, wall_s)
 
     def close(self) -> None:
         free = library.function("nvmlEventSetFree")

@@ -12,10 +12,8 @@ from operator import itemgetter, mul
 from struct import Struct
 from typing import Final, NamedTuple
 
-import pynvml
-
 from gpucommons.model.gpu import GpmReading
-from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml import header, library
 from gpucommons.sources.nvml.calls import ABOVE_LIMIT, Handle
 
 # GPM, the profiling metrics of Hopper and newer GPUs: each is the difference of two samples, one pass apart.
@@ -47,8 +45,8 @@ _METRICS: tuple[tuple[str, int], ...] = (
     ("nvlink_tx_bytes_per_s", 61),
     ("nvlink_rx_bytes_per_s", 60),
 )
-_METRIC_BYTES = ctypes.sizeof(pynvml.c_nvmlGpmMetric_t)
-_METRICS_AT = pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
+_METRIC_BYTES = ctypes.sizeof(header.GpmMetric)
+_METRICS_AT = header.GPM_METRICS_AT
 _NOT_SUPPORTED = 3
 _TIMEOUT = 10
 # Two threads in GPM calls at once crash the process in the driver's library (580, on an H200). A sample takes 0.1 ms:
@@ -61,11 +59,11 @@ class _Comparison:
     """The request to compare two samples, and the buffer with the result. One serves all passes: it is 19 kB long."""
 
     def __init__(self, metrics: tuple[tuple[str, int], ...]) -> None:
-        self.request = pynvml.c_nvmlGpmMetricsGet_t()
-        self.request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        self.request.numMetrics = len(metrics)
+        self.request = header.GpmMetricsGet()
+        self.request.version = header.NVML_GPM_METRICS_GET_VERSION
+        self.request.count = len(metrics)
         for position, (_, metric) in enumerate(metrics):
-            self.request.metrics[position].metricId = metric
+            self.request.metrics[position].id = metric
         self.reference = byref(self.request)
         self.buffer = memoryview(self.request).cast("B")
 
@@ -184,7 +182,7 @@ class GpmSampler:
 
 
 def _allocate() -> object:
-    sample = pynvml.c_nvmlGpmSample_t()
+    sample = header.OpaquePointer()
     allocate = library.function("nvmlGpmSampleAlloc")
     code = library.OK if allocate is None else allocate(byref(sample))
     if code in library.SESSION_LOST:

@@ -3,17 +3,9 @@
 from collections.abc import Callable
 from ctypes import byref, c_int, c_uint
 
-import pynvml
-
 from gpucommons.model.gpu import GpuIdentity
-from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml import header, library
 from gpucommons.sources.nvml.calls import Handle
-
-_ARCHITECTURES = {
-    value: name.removeprefix("NVML_DEVICE_ARCH_").lower()
-    for name, value in vars(pynvml).items()
-    if name.startswith("NVML_DEVICE_ARCH_") and isinstance(value, int) and "UNKNOWN" not in name
-}
 
 
 class StaticFacts:
@@ -44,25 +36,20 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-_BRANDS = {
-    value: name.removeprefix("NVML_BRAND_").replace("_", " ").title()
-    for name, value in vars(pynvml).items()
-    if name.startswith("NVML_BRAND_") and isinstance(value, int) and not name.endswith(("UNKNOWN", "COUNT"))
-}
 _INFOROM_OBJECTS = {
-    "oem": pynvml.NVML_INFOROM_OEM,
-    "ecc": pynvml.NVML_INFOROM_ECC,
-    "power": pynvml.NVML_INFOROM_POWER,
+    "oem": header.NVML_INFOROM_OEM,
+    "ecc": header.NVML_INFOROM_ECC,
+    "power": header.NVML_INFOROM_POWER,
 }
 
 
 def _pci(handle: Handle) -> tuple[str, int | None]:
     """The address on the bus, and the id of the subsystem."""
     call: Callable[..., int] | None = library.function("nvmlDeviceGetPciInfo_v3")
-    out = pynvml.nvmlPciInfo_t()
+    out = header.PciInfo()
     if call is None or call(handle, byref(out)) != library.OK:
         return "", None
-    return str(out.busId), int(out.pciSubSystemId) or None
+    return out.bus_id.decode("ascii", "replace"), out.subsystem_id or None
 
 
 def _inforom_versions(handle: Handle) -> tuple[tuple[str, str], ...]:
@@ -74,9 +61,9 @@ def _inforom_versions(handle: Handle) -> tuple[tuple[str, str], ...]:
 
 def _supports_gpm(handle: Handle) -> bool:
     call = library.function("nvmlGpmQueryDeviceSupport")
-    out = pynvml.c_nvmlGpmSupport_t()
-    out.version = pynvml.NVML_GPM_SUPPORT_VERSION
-    return call is not None and call(handle, byref(out)) == library.OK and out.isSupportedDevice == 1
+    out = header.GpmSupport()
+    out.version = header.NVML_GPM_SUPPORT_VERSION
+    return call is not None and call(handle, byref(out)) == library.OK and out.is_supported == 1
 
 
 def read_identity(handle: Handle, index: int) -> GpuIdentity:
@@ -99,7 +86,7 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
         pci_bus_id=pci_bus_id,
         minor=minor,
         serial=static.text("nvmlDeviceGetSerial"),
-        architecture=None if architecture is None else _ARCHITECTURES.get(architecture),
+        architecture=None if architecture is None else header.ARCHITECTURES.get(architecture),
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         vbios_version=static.text("nvmlDeviceGetVbiosVersion"),
         cores=static.number("nvmlDeviceGetNumGpuCores"),
@@ -107,18 +94,18 @@ def read_identity(handle: Handle, index: int) -> GpuIdentity:
         power_limit_max_watts=_watts(constraints[1]),
         power_limit_default_watts=_watts(static.number("nvmlDeviceGetPowerManagementDefaultLimit")),
         temperature_slowdown_celsius=static.number(
-            "nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            "nvmlDeviceGetTemperatureThreshold", header.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
         ),
         temperature_shutdown_celsius=static.number(
-            "nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
+            "nvmlDeviceGetTemperatureThreshold", header.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
         ),
-        clock_sm_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),
-        clock_memory_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM),
-        clock_graphics_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_GRAPHICS),
+        clock_sm_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", header.NVML_CLOCK_SM),
+        clock_memory_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", header.NVML_CLOCK_MEM),
+        clock_graphics_max_mhz=static.number("nvmlDeviceGetMaxClockInfo", header.NVML_CLOCK_GRAPHICS),
         pcie_generation_max=static.number("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width_max=static.number("nvmlDeviceGetMaxPcieLinkWidth"),
         gpm_supported=_supports_gpm(handle),
-        brand=None if brand is None else _BRANDS.get(brand),
+        brand=None if brand is None else header.BRANDS.get(brand),
         pci_subsystem_id=pci_subsystem_id,
         inforom_versions=_inforom_versions(handle),
     )

@@ -1,13 +1,14 @@
-"""The driver's library through nvidia-ml-py: start, stop, find functions, and reload it after an upgrade.
+"""The driver's library, libnvidia-ml: start, stop, find functions, and reload it after an upgrade.
 
 Its error codes decide what follows from a failure: some end the session, some lose one GPU, some are permanent.
 """
 
 import _ctypes
 import ctypes
+import threading
 from collections.abc import Callable
 
-import pynvml
+from gpucommons.sources.nvml.header import ERRORS
 
 # The driver's error codes: which end the session, which lose one GPU, and which are permanent.
 #
@@ -20,6 +21,7 @@ NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
 LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 VERSION_MISMATCH = 18
 
@@ -29,18 +31,12 @@ SESSION_LOST = frozenset({1, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 GPU_LOST = frozenset({GPU_IS_LOST, 16, 28})
 # The result will be the same for as long as this driver runs: not supported, no permission, function not found,
 # argument version mismatch, deprecated.
-SETTLED = frozenset({3, 4, 13, 25, 26})
-
-_NAMES: dict[int, str] = {
-    value: name.removeprefix("NVML_ERROR_").lower()
-    for name, value in vars(pynvml).items()
-    if name.startswith("NVML_ERROR_") and isinstance(value, int)
-}
+SETTLED = frozenset({3, NO_PERMISSION, FUNCTION_NOT_FOUND, 25, 26})
 
 
 def name_of(code: int) -> str:
     """A code as a label value: `gpu_is_lost`."""
-    return _NAMES.get(code, f"code_{code}")
+    return ERRORS.get(code, f"code_{code}")
 
 
 class SessionLost(Exception):
@@ -59,27 +55,79 @@ class GpuLost(Exception):
         self.reason = reason
 
 
-# The driver's library through nvidia-ml-py: start, stop, find functions, and reload it after an upgrade.
+# The library of this process.
 #
-# The only file that uses nvidia-ml-py's internals.
+# Its functions are called as they are: NVIDIA's binding, nvidia-ml-py, allocates the arguments of each call and
+# requests every list twice, which costs more than most of the calls themselves.
 
 Function = Callable[..., int]
+
+_FILE = "libnvidia-ml.so.1"
+
+
+class _Library:
+    """Loaded by the first session. The driver counts the sessions of a process, as `sessions` does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: ctypes.CDLL | None = None
+        self._functions: dict[str, Function | None] = {}
+        self.sessions = 0
+
+    def load(self) -> bool:
+        with self._lock:
+            if self._file is None:
+                try:
+                    self._file = ctypes.CDLL(_FILE)
+                except OSError:
+                    return False
+            return True
+
+    def unload(self) -> None:
+        with self._lock:
+            # The functions of a session in another thread must stay where they are.
+            if self._file is not None and not self.sessions:
+                file, self._file, self._functions = self._file, None, {}
+                _ctypes.dlclose(file._handle)
+
+    def count_session(self, change: int) -> None:
+        with self._lock:
+            self.sessions = max(0, self.sessions + change)
+
+    def function(self, name: str) -> Function | None:
+        file, functions = self._file, self._functions
+        if name not in functions and file is not None:
+            functions[name] = getattr(file, name, None)
+        return functions.get(name)
+
+    def describe(self, code: int) -> str:
+        call = getattr(self._file, "nvmlErrorString", None)
+        if call is None:
+            return ""
+        call.restype = ctypes.c_char_p
+        return (call(code) or b"").decode("utf-8", "replace")
+
+
+_library = _Library()
 
 
 def start() -> None:
     """Load the library, if it is not loaded yet, and initialise it. Raises SessionLost with the code."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise SessionLost(error.value) from error
+    code = LIBRARY_NOT_FOUND
+    if _library.load():
+        initialise = function("nvmlInitWithFlags")
+        code = FUNCTION_NOT_FOUND if initialise is None else initialise(0)
+    if code:
+        raise SessionLost(code)
+    _library.count_session(1)
 
 
 def stop() -> None:
     """End the session. A session that the driver has already ended is not an error."""
-    try:
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return
+    shut_down = function("nvmlShutdown")
+    if shut_down is not None:
+        shut_down()
+    _library.count_session(-1)
 
 
 def unload() -> None:
@@ -87,25 +135,12 @@ def unload() -> None:
 
     Otherwise the old library stays mapped and every start fails with a version mismatch.
     """
-    library = pynvml.nvmlLib
-    if library is None:
-        return
-    pynvml.nvmlLib = None
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    _ctypes.dlclose(library._handle)
+    _library.unload()
 
 
 def function(name: str) -> Function | None:
-    """A function of the library as a ctypes function, or None if this driver lacks it.
-
-    Calls that run every second do without nvidia-ml-py's wrapper: it allocates its arguments and requests every list
-    twice, which costs more than most of the calls themselves.
-    """
-    try:
-        pointer: Function = pynvml._nvmlGetFunctionPointer(name)
-    except pynvml.NVMLError:
-        return None
-    return pointer
+    """A function of the library as a ctypes function, or None if this driver lacks it."""
+    return _library.function(name)
 
 
 def text(name: str, *arguments: object) -> str:
@@ -118,4 +153,7 @@ def text(name: str, *arguments: object) -> str:
 
 
 def error_text(code: int) -> str:
-    return str(pynvml.NVMLError(code))
+    """A code in the driver's words."""
+    if code == LIBRARY_NOT_FOUND:
+        return f"{_FILE} was not found"
+    return _library.describe(code) or name_of(code)

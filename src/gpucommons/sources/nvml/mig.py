@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_uint
 from typing import NamedTuple
 
-import pynvml
-
 from gpucommons.model.gpu import GpmReading, MigInstance, MigMemory
 from gpucommons.sources.nvml import library
-from gpucommons.sources.nvml.calls import Handle, MemoryV2
+from gpucommons.sources.nvml.calls import Handle
 from gpucommons.sources.nvml.gpm import GpmSampler
+from gpucommons.sources.nvml.header import (
+    MEMORY_V2_VERSION,
+    DeviceAttributes,
+    GpuInstanceInfo,
+    MemoryV2,
+    OpaquePointer,
+)
 from gpucommons.sources.nvml.identity import StaticFacts
 from gpucommons.sources.nvml.processes import Instance
 
@@ -42,20 +47,20 @@ def read_mode(handle: Handle) -> MigMode | None:
     return None if modes is None else MigMode(modes[0] == 1, modes[1] == 1)
 
 
-def _profile(name: str, attributes: "pynvml.c_nvmlDeviceAttributes") -> str:
+def _profile(name: str, attributes: DeviceAttributes) -> str:
     """The profile: the end of the MIG device's name, or composed of its attributes."""
     _, separator, profile = name.partition(" MIG ")
     if separator:
         return profile
-    gpu, compute = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
+    gpu, compute = attributes.gpu_instance_slices, attributes.compute_instance_slices
     part = "" if gpu == compute else f"{compute}c."
-    return f"{part}{gpu}g.{round(attributes.memorySizeMB / 1024)}gb"
+    return f"{part}{gpu}g.{round(attributes.memory_mib / 1024)}gb"
 
 
 def _placement(handle: Handle, gpu_instance_id: int) -> Placement | None:
     """The placement of the instance in the GPU. Only root can read it."""
     by_id, info = library.function("nvmlDeviceGetGpuInstanceById"), library.function("nvmlGpuInstanceGetInfo")
-    instance, out = pynvml.c_nvmlGpuInstance_t(), pynvml.c_nvmlGpuInstanceInfo_t()
+    instance, out = OpaquePointer(), GpuInstanceInfo()
     if by_id is None or info is None or by_id(handle, gpu_instance_id, byref(instance)) != library.OK:
         return None
     if info(instance, byref(out)) != library.OK:
@@ -69,7 +74,7 @@ def _one(device: Handle, mig: Handle, placements: dict[tuple[int, str], Placemen
     uuid, name = static.text("nvmlDeviceGetUUID"), static.text("nvmlDeviceGetName")
     gpu_instance = static.number("nvmlDeviceGetGpuInstanceId")
     compute_instance = static.number("nvmlDeviceGetComputeInstanceId")
-    attributes = pynvml.c_nvmlDeviceAttributes()
+    attributes = DeviceAttributes()
     query = library.function("nvmlDeviceGetAttributes_v2")
     if uuid is None or gpu_instance is None or compute_instance is None or query is None:
         return None
@@ -82,10 +87,10 @@ def _one(device: Handle, mig: Handle, placements: dict[tuple[int, str], Placemen
         gpu_instance_id=gpu_instance,
         compute_instance_id=compute_instance,
         profile=profile,
-        gpu_instance_slices=attributes.gpuInstanceSliceCount,
-        compute_slices=attributes.computeInstanceSliceCount,
-        multiprocessors=attributes.multiprocessorCount,
-        memory_bytes=attributes.memorySizeMB << 20,
+        gpu_instance_slices=attributes.gpu_instance_slices,
+        compute_slices=attributes.compute_instance_slices,
+        multiprocessors=attributes.multiprocessors,
+        memory_bytes=attributes.memory_mib << 20,
         placement_start=None if placement is None else placement[0],
         placement_size=None if placement is None else placement[1],
     )
@@ -107,7 +112,7 @@ def read_layout(device: Handle, before: tuple[MigInstance, ...]) -> MigLayout:
     }
     instances, without_id = [], 0
     for index in range(count if by_index is not None else 0):
-        mig = pynvml.c_nvmlDevice_t()
+        mig = OpaquePointer()
         if by_index is not None and by_index(device, c_uint(index), byref(mig)) == library.OK:
             instance = _one(device, mig, placements)
             if instance is None:
@@ -143,7 +148,7 @@ class MigReadings:
                 yield handle, instance.gpu_instance_id, instance.compute_instance_id
 
     def _handle(self, instance: MigInstance) -> Handle | None:
-        handle = pynvml.c_nvmlDevice_t()
+        handle = OpaquePointer()
         if self._by_uuid is None:
             return None
         code = self._by_uuid(c_char_p(instance.uuid.encode()), byref(handle))
@@ -152,8 +157,7 @@ class MigReadings:
         if code:
             self.changed = True
             return None
-        mig_handle: Handle = handle
-        return mig_handle
+        return handle
 
     # -- memory, as a Call
 
@@ -162,7 +166,7 @@ class MigReadings:
         if self._memory_v2 is None:
             return _NOT_SUPPORTED
         out = MemoryV2()
-        out.version = pynvml.nvmlMemory_v2
+        out.version = MEMORY_V2_VERSION
         for gpu_instance_id, instance in self._first.items():
             handle = self._handle(instance)
             if handle is None:

@@ -142,7 +142,7 @@ class ReadsGpus(Protocol):
 
 
 class DriverReader:
-    """`load` imports and makes the reader. Without a driver neither it nor nvidia-ml-py is in memory: 4 MB.
+    """`load` imports and makes the reader. Without a driver it is not in memory.
 
     It is loaded at once where there is a driver, so that the first snapshot has the GPUs.
     """

@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping
 from ctypes import byref, c_int, c_uint
 from pathlib import Path
 
-import pynvml
-
 from gpucommons.base.backoff import RetrySchedule
 from gpucommons.model.gpu import Gpu, GpuIdentity, GpuReading
-from gpucommons.sources.nvml import library
+from gpucommons.sources.nvml import header, library
 from gpucommons.sources.nvml.calls import FAST_BUDGET_S, SLOW_EVERY_S, Handle
 from gpucommons.sources.nvml.device import NvmlDevice
 from gpucommons.sources.nvml.events import EventSet
@@ -56,7 +54,7 @@ def _peer_links(gpus: list[tuple[Handle, str]]) -> dict[tuple[str, str], int]:
         for peer, peer_uuid in gpus:
             if (
                 peer is not handle
-                and query(handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK, byref(status)) == library.OK
+                and query(handle, peer, header.NVML_P2P_CAPS_INDEX_NVLINK, byref(status)) == library.OK
             ):
                 status_of_pair[uuid, peer_uuid] = status.value
     return status_of_pair
@@ -112,7 +110,7 @@ class Session:
         self.peer_links = _peer_links(opened)
 
     def _open(self, index: int) -> tuple[Handle, GpuIdentity]:
-        handle = pynvml.c_nvmlDevice_t()
+        handle = header.OpaquePointer()
         query = library.function("nvmlDeviceGetHandleByIndex_v2")
         if query is None:
             raise library.GpuLost("no_handle")

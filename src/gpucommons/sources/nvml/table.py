@@ -6,9 +6,7 @@ Where a reading has several getters, the first that the driver has and does not 
 from ctypes import c_int, c_ulonglong
 from typing import NamedTuple
 
-import pynvml
-
-from gpucommons.sources.nvml import calls
+from gpucommons.sources.nvml import calls, header
 from gpucommons.sources.nvml.calls import Lane, Maker
 
 # No board exceeds these limits: a larger value is not a measurement.
@@ -67,14 +65,14 @@ ROWS: tuple[ReadingRow, ...] = (
         "temperature",
         (
             "nvmlDeviceGetTemperature",
-            calls.number("temperature_celsius", pynvml.NVML_TEMPERATURE_GPU, at_most=_MAX_CELSIUS),
+            calls.number("temperature_celsius", header.NVML_TEMPERATURE_GPU, at_most=_MAX_CELSIUS),
         ),
     ),
-    _fast("memory_temperature", _field("memory_temperature_celsius", pynvml.NVML_FI_DEV_MEMORY_TEMP)),
-    _clock("clock_graphics", pynvml.NVML_CLOCK_GRAPHICS),
-    _clock("clock_sm", pynvml.NVML_CLOCK_SM),
-    _clock("clock_memory", pynvml.NVML_CLOCK_MEM),
-    _clock("clock_video", pynvml.NVML_CLOCK_VIDEO),
+    _fast("memory_temperature", _field("memory_temperature_celsius", header.NVML_FI_DEV_MEMORY_TEMP)),
+    _clock("clock_graphics", header.NVML_CLOCK_GRAPHICS),
+    _clock("clock_sm", header.NVML_CLOCK_SM),
+    _clock("clock_memory", header.NVML_CLOCK_MEM),
+    _clock("clock_video", header.NVML_CLOCK_VIDEO),
     _fast("encoder", ("nvmlDeviceGetEncoderUtilization", calls.engine("encoder_percent"))),
     _fast("decoder", ("nvmlDeviceGetDecoderUtilization", calls.engine("decoder_percent"))),
     _fast("jpeg", ("nvmlDeviceGetJpgUtilization", calls.engine("jpeg_percent"))),
@@ -117,46 +115,46 @@ ROWS: tuple[ReadingRow, ...] = (
     _slow("pcie_generation", ("nvmlDeviceGetCurrPcieLinkGeneration", calls.number("pcie_generation"))),
     _slow("pcie_width", ("nvmlDeviceGetCurrPcieLinkWidth", calls.number("pcie_width"))),
     _slow("pcie_replays", ("nvmlDeviceGetPcieReplayCounter", calls.number("pcie_replays"))),
-    _ecc("ecc_corrected_volatile", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC),
-    _ecc("ecc_uncorrected_volatile", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC),
-    _ecc("ecc_corrected_aggregate", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_AGGREGATE_ECC),
-    _ecc("ecc_uncorrected_aggregate", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
+    _ecc("ecc_corrected_volatile", header.NVML_MEMORY_ERROR_TYPE_CORRECTED, header.NVML_VOLATILE_ECC),
+    _ecc("ecc_uncorrected_volatile", header.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, header.NVML_VOLATILE_ECC),
+    _ecc("ecc_corrected_aggregate", header.NVML_MEMORY_ERROR_TYPE_CORRECTED, header.NVML_AGGREGATE_ECC),
+    _ecc("ecc_uncorrected_aggregate", header.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, header.NVML_AGGREGATE_ECC),
     _slow("remapped_rows", ("nvmlDeviceGetRemappedRows", calls.remapped_rows)),
     _slow(
         "power_violation",
         (
             "nvmlDeviceGetViolationStatus",
-            calls.violation("power_violation_ns", pynvml.NVML_PERF_POLICY_POWER),
+            calls.violation("power_violation_ns", header.NVML_PERF_POLICY_POWER),
         ),
     ),
     _slow(
         "thermal_violation",
         (
             "nvmlDeviceGetViolationStatus",
-            calls.violation("thermal_violation_ns", pynvml.NVML_PERF_POLICY_THERMAL),
+            calls.violation("thermal_violation_ns", header.NVML_PERF_POLICY_THERMAL),
         ),
     ),
     # As fields: nvmlDeviceGetViolationStatus takes 0.6 ms for each, and these four matter less.
-    _slow("sync_boost_violation", _field("sync_boost_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST)),
-    _slow("board_limit_violation", _field("board_limit_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT)),
+    _slow("sync_boost_violation", _field("sync_boost_violation_ns", header.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST)),
+    _slow("board_limit_violation", _field("board_limit_violation_ns", header.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT)),
     _slow(
         "low_utilization_violation",
-        _field("low_utilization_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION),
+        _field("low_utilization_violation_ns", header.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION),
     ),
-    _slow("reliability_violation", _field("reliability_violation_ns", pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY)),
-    _slow("retired_pages_single_bit", _field("retired_pages_single_bit", pynvml.NVML_FI_DEV_RETIRED_SBE)),
-    _slow("retired_pages_double_bit", _field("retired_pages_double_bit", pynvml.NVML_FI_DEV_RETIRED_DBE)),
-    _slow("retired_pages_pending", _field("retired_pages_pending", pynvml.NVML_FI_DEV_RETIRED_PENDING)),
+    _slow("reliability_violation", _field("reliability_violation_ns", header.NVML_FI_DEV_PERF_POLICY_RELIABILITY)),
+    _slow("retired_pages_single_bit", _field("retired_pages_single_bit", header.NVML_FI_DEV_RETIRED_SBE)),
+    _slow("retired_pages_double_bit", _field("retired_pages_double_bit", header.NVML_FI_DEV_RETIRED_DBE)),
+    _slow("retired_pages_pending", _field("retired_pages_pending", header.NVML_FI_DEV_RETIRED_PENDING)),
     _slow("nvlinks", ("nvmlDeviceGetNvLinkState", calls.nvlinks)),
-    _slow("nvlink_replays", _field("nvlink_replays", pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
-    _slow("nvlink_recoveries", _field("nvlink_recoveries", pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
+    _slow("nvlink_replays", _field("nvlink_replays", header.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
+    _slow("nvlink_recoveries", _field("nvlink_recoveries", header.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
     _slow(
         "nvlink_crc_flit_errors",
-        _field("nvlink_crc_flit_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
+        _field("nvlink_crc_flit_errors", header.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
     ),
     _slow(
         "nvlink_crc_data_errors",
-        _field("nvlink_crc_data_errors", pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL),
+        _field("nvlink_crc_data_errors", header.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL),
     ),
     _slow("recovery_action", _field("recovery_action", _RECOVERY_ACTION)),
     _slow(

@@ -1,13 +1,15 @@
-"""The control loop: work and rest in slices, measure, correct. Clock, GPU and meter are parameters.
+"""A load for a GPU: work and rest in slices, measure, correct. Clock, GPU and meter are parameters.
 
-The controller is pure: the share of time to work so that the measured utilisation reaches its target.
+The controller is pure: the share of time to work so that the measured utilisation reaches its target. The work is
+matrix products of torch or cupy.
 """
 
+import importlib
+import importlib.util
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
-
-import pynvml
+from typing import Any, Protocol
 
 # The controller: the share of time to work so that the measured utilisation reaches its target. Pure.
 
@@ -43,44 +45,6 @@ def slice_of(control: UtilizationController) -> tuple[float, float]:
     """Seconds to work and seconds to rest in one slice."""
     work_s = control.duty * SLICE_S
     return work_s, SLICE_S - work_s
-
-
-# The utilisation of one GPU, from NVML.
-
-
-class NoGpu(Exception):
-    """One line: why there is no GPU to measure."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """`handle` is NVML's handle of the GPU."""
-
-    handle: object
-    name: str
-    uuid: str
-
-    def measure(self) -> float | None:
-        try:
-            return float(pynvml.nvmlDeviceGetUtilizationRates(self.handle).gpu) / 100
-        except pynvml.NVMLError:
-            return None
-
-
-def open_meter(index: int) -> Meter:
-    try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        if not 0 <= index < count:
-            raise NoGpu(f"--device: no GPU {index}; this machine has {_range(count)}")
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        return Meter(handle, str(pynvml.nvmlDeviceGetName(handle)), str(pynvml.nvmlDeviceGetUUID(handle)))
-    except pynvml.NVMLError as error:
-        raise NoGpu(f"the NVIDIA driver does not answer: {error}; run stress on a machine with a GPU") from error
-
-
-def _range(count: int) -> str:
-    return "none" if count == 0 else f"GPUs 0 to {count - 1}" if count > 1 else "only GPU 0"
 
 
 MEASURE_EVERY_S = 1.0
@@ -129,3 +93,70 @@ def stress(
                 settled.append(control.measured)
             show(elapsed, control)
     return Summary(clock.now_s() - begun, sum(settled) / len(settled) if settled else None)
+
+
+# Work for a GPU through torch or cupy. Imports the library only when it is used, and never installs it.
+
+_SIZE = 2048
+# Matrix products to queue before waiting: enough to leave no gaps, few enough to stop soon.
+_QUEUED = 4
+
+INSTALL = {
+    "torch": "pip install torch",
+    "cupy": "pip install cupy-cuda12x",
+}
+
+
+class BackendMissing(Exception):
+    """One line: which library is missing and how to install it."""
+
+
+def choose(requested: str | None) -> str:
+    names = [requested] if requested else list(INSTALL)
+    for name in names:
+        if importlib.util.find_spec(name) is not None:
+            return name
+    how = " or ".join(f"'{INSTALL[name]}'" for name in names)
+    raise BackendMissing(f"--backend: {' or '.join(names)} is not installed; install it with {how}")
+
+
+def worker_of(name: str) -> Worker:
+    """A worker on the first GPU that CUDA shows. Raises BackendMissing if the library finds no GPU."""
+    library: Any = importlib.import_module(name)
+    return _torch(library) if name == "torch" else _cupy(library)
+
+
+class _Worker:
+    def __init__(self, launch: Callable[[], object], wait: Callable[[], object]) -> None:
+        self._launch = launch
+        self._wait = wait
+
+    def work(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for _ in range(_QUEUED):
+                self._launch()
+            self._wait()
+
+
+def _torch(torch: Any) -> Worker:
+    if not torch.cuda.is_available():
+        raise BackendMissing(
+            "torch finds no GPU: it may be a CPU build; install the CUDA build with 'pip install torch'"
+        )
+    left = torch.randn(_SIZE, _SIZE, device="cuda")
+    right = torch.randn(_SIZE, _SIZE, device="cuda")
+    out = torch.empty_like(left)
+    return _Worker(lambda: torch.matmul(left, right, out=out), torch.cuda.synchronize)
+
+
+def _cupy(cupy: Any) -> Worker:
+    try:
+        if cupy.cuda.runtime.getDeviceCount() < 1:
+            raise BackendMissing("cupy finds no GPU; check the driver with nvidia-smi")
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise BackendMissing(f"cupy finds no GPU: {error}; check the driver with nvidia-smi") from error
+    left = cupy.random.rand(_SIZE, _SIZE, dtype=cupy.float32)
+    right = cupy.random.rand(_SIZE, _SIZE, dtype=cupy.float32)
+    out = cupy.empty_like(left)
+    return _Worker(lambda: cupy.matmul(left, right, out=out), cupy.cuda.runtime.deviceSynchronize)
