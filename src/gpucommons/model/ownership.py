@@ -3,7 +3,7 @@
 The rows are NamedTuples, not dataclasses: every pass creates one for each process on each GPU.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -58,7 +58,7 @@ class Portion(NamedTuple):
     basis: Basis
 
 
-def sum_portions(parts: Sequence[Portion | None]) -> Portion | None:
+def sum_portions(parts: Iterable[Portion | None]) -> Portion | None:
     """The sum of what is known; None if nothing is. Measured only if all of it is."""
     # Not by a comprehension, which takes longer: there may be tens of thousands. A portion is never false.
     known_parts = list(filter(None, parts))

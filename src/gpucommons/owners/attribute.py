@@ -3,7 +3,6 @@
 Pure: what is known of the processes comes in as values.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -53,14 +52,36 @@ class Finding(NamedTuple):
 ProcessEntry = tuple[GpuProcess, Resident, Place, Finding, bool]
 
 
+class Grouping(NamedTuple):
+    """Positions in a list of entries: of each owner, of those without one, and of those with departed samples."""
+
+    owners: tuple[tuple[Owner, Sequence[int]], ...] = ()
+    ownerless: Sequence[int] = ()
+    departed: Sequence[int] = ()
+
+
 class Kept(NamedTuple):
-    """Of the last reading of a GPU: what its shares were made from, and the shares."""
+    """Of the last reading of a GPU: its entries, their grouping, and the shares that were made from them."""
 
     entries: Sequence[ProcessEntry] = ()
+    grouping: Grouping = Grouping()
     shares: Sequence[ProcessShare] = ()
 
 
 _NOTHING_KEPT: Final = Kept()
+
+
+def group(entries: Sequence[ProcessEntry]) -> Grouping:
+    by_holder: dict[str, tuple[Owner, list[int]]] = {}
+    ownerless, departed = [], []
+    for position, (_, _, _, finding, departed_sample) in enumerate(entries):
+        if finding.owner is None:
+            ownerless.append(position)
+        else:
+            by_holder.setdefault(finding.holder, (finding.owner, []))[1].append(position)
+        if departed_sample:
+            departed.append(position)
+    return Grouping(tuple(by_holder.values()), ownerless, departed)
 
 
 class GpuFold(NamedTuple):
@@ -70,43 +91,48 @@ class GpuFold(NamedTuple):
     account: GpuAccount
 
 
-def fold(gpu: Gpu, entries: Sequence[ProcessEntry], split: Apportionment, before: Kept = _NOTHING_KEPT) -> GpuFold:
-    """A share that has not changed since the last reading, at its position, is the same object: two readings of many
-    idle processes then take little more time and memory than one."""
+def fold(
+    gpu: Gpu,
+    entries: Sequence[ProcessEntry],
+    grouping: Grouping,
+    split: Apportionment,
+    before: Kept = _NOTHING_KEPT,
+) -> GpuFold:
+    """`grouping` is that of the entries. A share that has not changed since the last reading is the same object: two
+    readings of many idle processes then take little more time and memory than one."""
     uuid, index = gpu.identity.uuid, gpu.identity.index
+    memory, sm, power = split.memory.parts, split.sm.parts, split.power.parts
     rest = _Rests(dict(split.memory.rest), dict(split.sm.rest), dict(split.power.rest))
-    processes: list[ProcessShare] = []
-    owned: defaultdict[str, list[ProcessShare]] = defaultdict(list)
-    parts = zip(entries, split.memory.parts, split.sm.parts, split.power.parts, strict=True)
+    for position in grouping.departed:
+        if entries[position][0].sm_percent is not None:
+            rest.leave(Reason.PROCESS_GONE, None, sm[position], power[position])
+            sm[position] = power[position] = None
+    for position in grouping.ownerless:
+        reason = entries[position][3].reason or Reason.NO_OWNER
+        rest.leave(reason, memory[position], sm[position], power[position])
     kept = chain(zip(before.entries, before.shares, strict=True), repeat((None, None)))
-    for (entry, memory, sm, power), (last_entry, last) in zip(parts, kept, strict=False):
-        process, _, place, finding, departed_sample = entry
-        if departed_sample and process.sm_percent is not None:
-            rest.leave(Reason.PROCESS_GONE, None, sm, power)
-            sm = power = None
-        key, holder, owner, reason, workload, steps = finding
-        if last is not None and entry is last_entry and last[3:6] == (memory, sm, power):
-            share = last
-        else:
-            fields = (place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
-            # In half of the time of a call.
-            share = tuple.__new__(ProcessShare, fields)
-        processes.append(share)
-        if owner is None:
-            rest.leave(reason or Reason.NO_OWNER, memory, sm, power)
-        else:
-            owned[holder].append(share)
-    owners = [_owner_share(uuid, index, shares) for shares in owned.values()]
+    # By the positions of a share's fields, and without a call for each: there may be tens of thousands.
+    processes = [
+        last
+        if last is not None and entry is last_entry and last[3] == in_memory and last[4] == on_sm and last[5] == watts
+        else _share(entry, in_memory, on_sm, watts)
+        for entry, in_memory, on_sm, watts, (last_entry, last) in zip(entries, memory, sm, power, kept, strict=False)
+    ]
+    owners = [
+        OwnerShare(uuid, index, owner, len(places), *(_sum_at(places, parts) for parts in (memory, sm, power)))
+        for owner, places in grouping.owners
+    ]
     unattributed = list(rest.rows(uuid, index))
     return GpuFold(processes, owners, unattributed, _account(gpu, split, owners, unattributed))
 
 
-def _owner_share(uuid: str, index: int, shares: Sequence[ProcessShare]) -> OwnerShare:
-    owner = shares[0].owner
-    assert owner is not None
-    # By the position of its fields, which is faster: there may be tens of thousands of shares.
-    memory, sm, power = [share[3] for share in shares], [share[4] for share in shares], [share[5] for share in shares]
-    return OwnerShare(uuid, index, owner, len(shares), sum_portions(memory), sum_portions(sm), sum_portions(power))
+def _share(entry: ProcessEntry, memory: Portion | None, sm: Portion | None, power: Portion | None) -> ProcessShare:
+    process, _, place, (key, _, owner, reason, workload, steps), _ = entry
+    return ProcessShare(place, process.pid, key, memory, sm, power, owner, reason, workload, steps)
+
+
+def _sum_at(places: Sequence[int], parts: Sequence[Portion | None]) -> Portion | None:
+    return sum_portions(map(parts.__getitem__, places))
 
 
 @dataclass(slots=True)
@@ -203,10 +229,10 @@ class Attributor:
         for gpu in reading.present_gpus():
             at = gpu.identity.uuid, gpu.identity.index
             before = self._kept.get(at, _NOTHING_KEPT)
-            entries = self._entries(gpu, identities, before.entries)
+            entries, grouping = self._entries(gpu, identities, before)
             split = self._split(gpu, identities.view, [entry[1] for entry in entries])
-            folds.append(fold(gpu, entries, split, before))
-            kept[at] = Kept(entries, folds[-1].processes)
+            folds.append(fold(gpu, entries, grouping, split, before))
+            kept[at] = Kept(entries, grouping, folds[-1].processes)
         self._kept = kept
         return Attribution(
             processes=tuple(chain.from_iterable(fold.processes for fold in folds)),
@@ -229,28 +255,33 @@ class Attributor:
                 self._findings[pods] = {key: finding for key, finding in findings.items() if key in identities.by_key}
         self._around, self._identities = around, identities
 
-    def _entries(self, gpu: Gpu, identities: IdentityTable, before: Sequence[ProcessEntry]) -> list[ProcessEntry]:
+    def _entries(self, gpu: Gpu, identities: IdentityTable, before: Kept) -> tuple[list[ProcessEntry], Grouping]:
         """The finding on each process; earlier findings on the same process are still valid."""
         entries: list[ProcessEntry] = []
-        for process, last in zip(gpu.processes or (), chain(before, repeat(None)), strict=False):
+        regrouped = len(gpu.processes or ()) != len(before.entries)
+        for process, last in zip(gpu.processes or (), chain(before.entries, repeat(None)), strict=False):
             if last is not None and last[0] is process and not last[4]:
                 entries.append(last)
                 continue
-            resident = resident_of(process)
-            place, findings = self._place(gpu, process.gpu_instance_id)
-            identity = self._identity(process, identities)
-            if isinstance(identity, Reason):
-                entries.append((process, resident, place, _unseen_finding(identity, identities.view), False))
-                continue
-            key = identity.key
-            finding = findings.get(key)
-            if finding is None:
-                finding = findings[key] = self._judge(identity, place)
-            self._keys[process.pid] = key
-            # Another process had this pid in the last reading: the driver's samples may still belong to it.
-            is_new_process = self._keys_before.get(process.pid, key) != key
-            entries.append((process, resident, place, finding, is_new_process))
-        return entries
+            entry = self._entry(gpu, process, identities)
+            entries.append(entry)
+            regrouped = regrouped or last is None or entry[3] is not last[3] or entry[4] != last[4]
+        return entries, group(entries) if regrouped else before.grouping
+
+    def _entry(self, gpu: Gpu, process: GpuProcess, identities: IdentityTable) -> ProcessEntry:
+        resident = resident_of(process)
+        place, findings = self._place(gpu, process.gpu_instance_id)
+        identity = self._identity(process, identities)
+        if isinstance(identity, Reason):
+            return process, resident, place, _unseen_finding(identity, identities.view), False
+        key = identity.key
+        finding = findings.get(key)
+        if finding is None:
+            finding = findings[key] = self._judge(identity, place)
+        self._keys[process.pid] = key
+        # Another process had this pid in the last reading: the driver's samples may still belong to it.
+        is_new_process = self._keys_before.get(process.pid, key) != key
+        return process, resident, place, finding, is_new_process
 
     def _place(self, gpu: Gpu, instance_id: int | None) -> tuple[Place, _Findings]:
         place = Place(gpu.identity.uuid, gpu.identity.index, instance_id)

@@ -399,9 +399,9 @@ def _fold_shares(shares: Iterable[OwnerShare]) -> Iterable[OwnerShare]:
             rows[0].gpu_index,
             OTHERS,
             sum(row.processes for row in rows),
-            sum_portions([row.memory for row in rows]),
-            sum_portions([row.sm for row in rows]),
-            sum_portions([row.power for row in rows]),
+            sum_portions(row.memory for row in rows),
+            sum_portions(row.sm for row in rows),
+            sum_portions(row.power for row in rows),
         )
 
 

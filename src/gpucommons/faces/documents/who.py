@@ -357,9 +357,9 @@ def _place_key(place: Place) -> str:
 def _sum(shares: Iterable[ProcessShare | OwnerShare]) -> Portions:
     shares = list(shares)
     return Portions(
-        sum_portions([share.memory for share in shares]),
-        sum_portions([share.sm for share in shares]),
-        sum_portions([share.power for share in shares]),
+        sum_portions(share.memory for share in shares),
+        sum_portions(share.sm for share in shares),
+        sum_portions(share.power for share in shares),
     )
 
 
