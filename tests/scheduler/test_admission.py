@@ -126,6 +126,27 @@ def test_a_client_that_is_deaf_again_has_five_seconds_and_gets_no_second_request
     assert deaf.received.count(T.DROP_LOCK) == drops + 2, "the second one says that the turn was revoked"
 
 
+def test_clients_without_a_process_are_fenced_each_by_itself() -> None:
+    gpu = Gpu(Mode.SERIAL, switch_time_mode=SwitchTime.FIXED, switch_time_fixed_s=1.0, revoke_after_s=5.0)
+    deaf, deaf_too, _ = gpu.start(), gpu.start(), gpu.start()
+    gpu.run(14.0)
+    assert [each.client.turn.revoked for each in (deaf, deaf_too)] == [True, True]
+    assert gpu.policy.clients.keys() >= {deaf.client.id, deaf_too.client.id}, "each was revoked once"
+
+
+def test_a_client_that_does_not_stop_is_asked_again_after_five_seconds() -> None:
+    gpu = Gpu()
+    holder, _ = gpu.start(8), gpu.start(8)
+    while not dropped(holder)[0]:
+        gpu.run(0.1)
+    gpu.run(1.0)
+    gpu.start(1)
+    gpu.run(3.0)
+    assert holder.received.count(T.DROP_LOCK) == 1
+    gpu.run(1.2)
+    assert holder.received.count(T.DROP_LOCK) == 2
+
+
 # Quotas
 
 

@@ -297,6 +297,18 @@ def small_world(mode: Mode) -> World:
     return World(SchedulerSettings(mode=mode, default_gpu_memory_gb=10.0))
 
 
+def test_turns_are_measured_where_activity_is_known_though_they_follow_each_other() -> None:
+    world = small_world(Mode.AUTO)
+    world.meter(True)
+    first, second, third = (world.join(1, 100) for _ in range(3))
+    for peer in (first, second, third):
+        world.ask(peer)
+    world.release(first)
+    assert [peer.holds for peer in (first, second, third)] == [False, True, False]
+    world.measured(DeviceActivity(0.4))
+    assert world.gpu.phases.coruns.solo_activity(second.client.id) == DeviceActivity(0.4)
+
+
 def started(world: World, gib: int = 1) -> Peer:
     peer = world.join(2, 100)
     world.memory(peer, gib * GIB)
