@@ -334,8 +334,13 @@ def test_equal_shares_of_two_readings_are_one_object() -> None:
 def test_the_check_reports_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """If one part is lost, the check reports by how much."""
 
-    def losing(device: DeviceTotals, residents: Sequence[Resident], idle_milliwatts: int | None) -> Apportionment:
-        split = apportion(device, residents, idle_milliwatts)
+    def losing(
+        device: DeviceTotals,
+        residents: Sequence[Resident],
+        idle_milliwatts: int | None,
+        before: Apportionment | None,
+    ) -> Apportionment:
+        split = apportion(device, residents, idle_milliwatts, before)
         return split._replace(memory=replace(split.memory, total=(split.memory.total or 0) + 5))
 
     monkeypatch.setattr("gpucommons.owners.attribute.apportion", losing)

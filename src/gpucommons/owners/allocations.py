@@ -173,11 +173,12 @@ def _place(
     located: dict[tuple[Place, int | None], _Here | None] = {}
     last_place, here, lease_of = None, None, claim_of.lease_of
     for share in processes:
-        place = share.place
+        # By the positions of its fields, which is faster than by their names.
+        place, pid, process, _, _, _, owner, _, workload, _ = share
         # They come GPU by GPU.
         if place is not last_place or instances:
             last_place = place
-            kind, compute_instance = instances.get((place.gpu_uuid, share.pid), _PLAIN) if instances else _PLAIN
+            kind, compute_instance = instances.get((place.gpu_uuid, pid), _PLAIN) if instances else _PLAIN
             at = (place, compute_instance)
             if at not in located:
                 info = table.at(place.gpu_uuid, place.gpu_instance_id, compute_instance)
@@ -186,9 +187,12 @@ def _place(
         if here is None:
             continue
         info, slot_rows, claims = here
-        lease = lease_of.get(share.key, "") if lease_of and share.key is not None else ""
-        key = (id(share.workload), id(share.owner), lease)
-        claim = claims[key] if key in claims else claim_of(share, info, lease, key)
+        lease = lease_of.get(process, "") if lease_of and process is not None else ""
+        key = (id(workload), id(owner), lease)
+        try:
+            claim = claims[key]
+        except KeyError:
+            claim = claim_of(share, info, lease, key)
         row = None if claim is None else slot_rows.rows.get(claim.id)
         (slot_rows.shares_of(claim) if row is None else row.shares).append(share)
     for info, slot_rows in slots.items():

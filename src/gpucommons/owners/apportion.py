@@ -61,23 +61,34 @@ class Division:
 
 
 class Apportionment(NamedTuple):
+    """`reported` is what the memory was divided by: what each resident has, and the reason for the rest."""
+
     memory: Division
     sm: Division
     power: Division
+    reported: tuple[Reported, Reason] | None = None
 
 
-def apportion(device: DeviceTotals, residents: Sequence[Resident], idle_milliwatts: int | None = None) -> Apportionment:
-    """Divide memory, SM time and power. `idle_milliwatts` is the idle power of the GPU, if known."""
+def apportion(
+    device: DeviceTotals,
+    residents: Sequence[Resident],
+    idle_milliwatts: int | None = None,
+    before: Apportionment | None = None,
+) -> Apportionment:
+    """Divide memory, SM time and power. `idle_milliwatts` is the idle power of the GPU, if known.
+
+    Memory that is the same as `before` is not divided again.
+    """
     # A binding that does not match the driver returns garbage: a value beyond the device's is not a reading.
     memory = _plausible([resident[0] for resident in residents], device.memory_total_bytes)
     sampled = _plausible([resident[1] for resident in residents], WHOLE_SM)
     sm = _divide_sm(device, residents, memory, sampled)
-    silent = Reason.NO_MEMORY_READING if None in memory else device.unlisted
-    return Apportionment(
-        _divide_as_reported(device.memory_used_bytes, memory, silent),
-        sm,
-        _divide_power(device, memory, sm, idle_milliwatts or 0),
-    )
+    reported = memory, Reason.NO_MEMORY_READING if None in memory else device.unlisted
+    if before is not None and before.reported == reported and before.memory.total == device.memory_used_bytes:
+        divided = before.memory
+    else:
+        divided = _divide_as_reported(device.memory_used_bytes, *reported)
+    return Apportionment(divided, sm, _divide_power(device, memory, sm, idle_milliwatts or 0), reported)
 
 
 def _plausible(reported: Reported, limit: int | None) -> Reported:

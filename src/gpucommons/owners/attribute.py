@@ -61,11 +61,13 @@ class Grouping(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Of the last reading of a GPU: its entries, their grouping, and the shares that were made from them."""
+    """Of the last reading of a GPU: its entries, their grouping, and what was made from them."""
 
     entries: Sequence[ProcessEntry] = ()
     grouping: Grouping = Grouping()
+    split: Apportionment | None = None
     shares: Sequence[ProcessShare] = ()
+    owners: Sequence[OwnerShare] = ()
 
 
 _NOTHING_KEPT: Final = Kept()
@@ -118,9 +120,14 @@ def fold(
         else _share(entry, in_memory, on_sm, watts)
         for entry, in_memory, on_sm, watts, (last_entry, last) in zip(entries, memory, sm, power, kept, strict=False)
     ]
+    # Memory seldom changes.
+    if before.grouping is grouping and before.split is not None and before.split.memory is split.memory:
+        memory_sums = [owner.memory for owner in before.owners]
+    else:
+        memory_sums = [_sum_at(places, memory) for _, places in grouping.owners]
     owners = [
-        OwnerShare(uuid, index, owner, len(places), *(_sum_at(places, parts) for parts in (memory, sm, power)))
-        for owner, places in grouping.owners
+        OwnerShare(uuid, index, owner, len(places), in_memory, _sum_at(places, sm), _sum_at(places, power))
+        for (owner, places), in_memory in zip(grouping.owners, memory_sums, strict=True)
     ]
     unattributed = list(rest.rows(uuid, index))
     return GpuFold(processes, owners, unattributed, _account(gpu, split, owners, unattributed))
@@ -230,9 +237,9 @@ class Attributor:
             at = gpu.identity.uuid, gpu.identity.index
             before = self._kept.get(at, _NOTHING_KEPT)
             entries, grouping = self._entries(gpu, identities, before)
-            split = self._split(gpu, identities.view, [entry[1] for entry in entries])
+            split = self._split(gpu, identities.view, [entry[1] for entry in entries], before.split)
             folds.append(fold(gpu, entries, grouping, split, before))
-            kept[at] = Kept(entries, grouping, folds[-1].processes)
+            kept[at] = Kept(entries, grouping, split, folds[-1].processes, folds[-1].owners)
         self._kept = kept
         return Attribution(
             processes=tuple(chain.from_iterable(fold.processes for fold in folds)),
@@ -298,10 +305,12 @@ class Attributor:
         self._looked_up[process.pid] = (process.key, identity)
         return identity
 
-    def _split(self, gpu: Gpu, view: PidView, residents: Sequence[Resident]) -> Apportionment:
+    def _split(
+        self, gpu: Gpu, view: PidView, residents: Sequence[Resident], before: Apportionment | None
+    ) -> Apportionment:
         device = device_of(gpu, view)
         idle_milliwatts = self._idle_power.see(gpu.identity.uuid, device.busy, device.power_milliwatts)
-        return apportion(device, residents, idle_milliwatts)
+        return apportion(device, residents, idle_milliwatts, before)
 
     def _judge(self, identity: ProcessIdentity, place: Place) -> Finding:
         candidate, steps = resolve(identity, place, self._around)
