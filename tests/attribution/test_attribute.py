@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attribution.builders import (
@@ -20,7 +20,7 @@ from attribution.builders import (
     table,
 )
 from attribution.cgroup_vectors import DASHED, UNDERSCORED, C
-from gpucommons.model.gpu import Gpu, GpuReading
+from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
 from gpucommons.model.ownership import SENTENCES, Attribution, Basis, Owner, OwnerKind, Portion, Reason
 from gpucommons.model.process_identity import PidScope, PidView, ProcessIdentity
 from gpucommons.model.workloads import PodReading
@@ -321,6 +321,36 @@ def test_what_is_kept_between_readings_changes_nothing(
         found = kept.attribute(*inputs)
         assert found == forgetful.attribute(*inputs)
         assert sum(map(len, kept._findings.values())) <= len(keys), "findings on ended processes are forgotten"
+
+
+MEMORY = st.sampled_from([None, 0, GIB, 2 * GIB])
+SAMPLES = st.sampled_from([None, 0, 30, 90])
+STEPS = st.tuples(
+    st.lists(st.tuples(MEMORY, SAMPLES), min_size=3, max_size=4),
+    st.sampled_from([None, 2 * GIB, 4 * GIB]),
+    st.sampled_from([0, 50, 100]),
+    st.permutations([1, 2, 3, 4]),
+)
+_EVEN = [(GIB, 0), (GIB, 0), (GIB, 0)]
+
+
+@given(st.lists(STEPS, min_size=2, max_size=6))
+@example([(_EVEN, 4 * GIB, 0, [1, 2, 3, 4]), ([(GIB, 0), (2 * GIB, 0), (0, 0)], 4 * GIB, 0, [1, 2, 3, 4])])
+@example([(_EVEN, 4 * GIB, 0, [1, 2, 3, 4]), (_EVEN, 2 * GIB, 0, [1, 2, 3, 4])])
+@example([(_EVEN, 4 * GIB, 0, [1, 2, 3, 4]), (_EVEN, 4 * GIB, 0, [2, 1, 3, 4])])
+def test_what_is_kept_changes_nothing_where_the_processes_stay(
+    steps: list[tuple[list[tuple[int | None, int | None]], int | None, int, list[int]]],
+) -> None:
+    """The same few processes, whose use and order change. A row that has not changed is the same object, as the
+    driver's."""
+    kept, forgetful = Attributor(), Attributor()
+    identities = table(*(identity(pid, uid=1000 + pid % 2) for pid in range(1, 5)))
+    seen: dict[GpuProcess, GpuProcess] = {}
+    for uses, used, percent, pids in steps:
+        rows = [gpu_process(pid, memory, sm) for pid, (memory, sm) in zip(pids, uses, strict=False)]
+        inputs = reading(gpu(0, [seen.setdefault(row, row) for row in rows], used=used, percent=percent))
+        forgetful._kept = {}
+        assert kept.attribute(inputs, identities, ALONE) == forgetful.attribute(inputs, identities, ALONE)
 
 
 def test_equal_shares_of_two_readings_are_one_object() -> None:
