@@ -147,6 +147,20 @@ def test_a_client_that_does_not_stop_is_asked_again_after_five_seconds() -> None
     assert holder.received.count(T.DROP_LOCK) == 2
 
 
+def test_of_several_that_do_not_stop_each_is_asked_again_five_seconds_after_it_was_asked_first() -> None:
+    gpu = Gpu()
+    first, second, third = (gpu.start(2) for _ in range(3))
+    gpu.start(4)
+    while not dropped(first)[0]:
+        assert gpu.now < 2000.0
+        gpu.run(0.1)
+    gpu.run(2.0)
+    gpu.report(third, 7)
+    assert dropped(first, second, third) == [True, False, True]
+    gpu.run(3.2)
+    assert [script.received.count(T.DROP_LOCK) for script in (first, third)] == [2, 1]
+
+
 # Quotas
 
 
@@ -157,6 +171,26 @@ def test_the_client_that_is_nearest_to_its_refill_borrows() -> None:
     billed = [gpu.billed_s(script) for script in (last, first)]
     assert sum(billed) == pytest.approx(60.0, abs=0.5), "the GPU is never idle"
     assert billed[1] > 1.5 * billed[0]
+
+
+@pytest.mark.parametrize("percents", [(10, 50), (50, 10)])
+def test_of_several_that_are_throttled_the_one_that_would_run_next_anyway_borrows(percents: tuple[int, int]) -> None:
+    def throttled(*, work_conserving: bool) -> tuple[Gpu, list[Script]]:
+        """A third client has left the GPU to two that have spent their quotas."""
+        gpu = Gpu(Mode.SERIAL, work_conserving=work_conserving)
+        limited, third = [gpu.add(core=percent) for percent in percents], gpu.add()
+        while any(script.client.standing is not ClientStanding.THROTTLED for script in limited):
+            assert gpu.now < 2000.0
+            gpu.run(0.1)
+        gpu.leave(third)
+        return gpu, limited
+
+    gpu, limited = throttled(work_conserving=False)
+    assert runs(*limited) == [False, False]
+    while not any(runs(*limited)):
+        assert gpu.now < 2000.0
+        gpu.run(0.01)
+    assert runs(*throttled(work_conserving=True)[1]) == runs(*limited)
 
 
 def test_by_default_no_client_borrows() -> None:
@@ -225,6 +259,18 @@ def test_a_turn_that_begins_on_an_empty_gpu_while_another_waits_is_measured() ->
     (asked,) = gpu.asked
     assert asked.begin_s == pytest.approx(gpu.now + SETTLE_S)
     assert asked.end_s > asked.begin_s + 0.5
+
+
+def test_a_turn_that_begins_on_an_empty_gpu_while_another_is_throttled_is_measured() -> None:
+    gpu = metered()
+    limited = gpu.add(core=25, memory=6 * GIB)
+    while limited.client.standing is not ClientStanding.THROTTLED:
+        assert gpu.now < 2000.0
+        gpu.run(0.1)
+    gpu.asked.clear()
+    other = gpu.start(6)
+    assert runs(limited, other) == [False, True]
+    assert len(gpu.asked) == 1
 
 
 def test_utilisation_needs_no_measurement() -> None:
@@ -313,6 +359,57 @@ def test_a_turn_that_has_lasted_a_quantum_ends_when_the_anchor_leaves() -> None:
     gpu.release(old)
     assert runs(front) == [True]
     assert gpu.gpu.order.anchor is front.client
+
+
+def test_a_guest_does_not_inherit_it() -> None:
+    gpu = Gpu()
+    anchor, deaf, front = gpu.start(3, "ann"), gpu.start(3, "bob"), gpu.start(9, "cid")
+    while dropped(anchor, deaf) != [True, True]:
+        assert gpu.now < 2000.0
+        gpu.run(0.1)
+    gpu.run(5.1)
+    guest = gpu.start(2, "dan")
+    gpu.release(anchor)
+    assert runs(deaf, guest, front) == [True, True, False]
+    assert gpu.gpu.order.anchor is anchor.client
+    assert dropped(guest) == [False], "the other one would still be in the way"
+    gpu.release(deaf)
+    assert dropped(guest) == [True]
+
+
+def test_when_the_anchor_leaves_the_next_client_of_its_owner_runs_if_the_owner_has_had_less_than_the_others() -> None:
+    gpu = Gpu()
+    front = gpu.start(8, "cid")
+    anchor, other = gpu.start(4, "ann"), gpu.start(3, "bob")
+    gpu.run(30.0)
+    gpu.release(front)
+    assert runs(anchor, other) == [True, True]
+    gpu.request(front)
+    following = gpu.start(5, "ann")
+    gpu.run(20.0)
+    assert runs(anchor, other, front, following) == [True, True, False, False]
+    gpu.release(anchor)
+    assert runs(other, front, following) == [True, False, True]
+    assert following.client.service.guest_until_s is None
+
+
+def test_room_that_is_due_when_the_anchor_leaves_is_made_for_the_front() -> None:
+    gpu = Gpu()
+    front, old = gpu.start(5, "cid"), gpu.start(3, "bob")
+    anchor = gpu.start(4, "ann")
+    gpu.run(24.0)
+    gpu.release(front)
+    assert gpu.gpu.order.anchor is anchor.client
+    gpu.report(front, 8)
+    gpu.request(front)
+    following = gpu.start(5, "ann")
+    gpu.run(20.0)
+    assert dropped(anchor, old) == [False, False], "both are in the way, and one of them has more time"
+    gpu.release(anchor)
+    assert dropped(old) == [True]
+    assert runs(following) == [False], "its owner has had less, but is behind the front"
+    gpu.release(old)
+    assert runs(front, following) == [True, False]
 
 
 # Deadlines
