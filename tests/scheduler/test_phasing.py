@@ -374,6 +374,14 @@ def test_a_program_that_could_not_be_paused_takes_no_part_until_the_next_attempt
     assert sent(actions, MessageType.DROP_LOCK) == [stubborn]
 
 
+def test_of_several_that_could_not_be_paused_the_first_next_attempt_is_awaited() -> None:
+    gpus = PhasedGpu()
+    for number, until_s in enumerate((3.0, 2.0, 4.0)):
+        gpus.transitions.keep(gpus.program(f"ann{number}"), gpus.now + until_s)
+    gpus.set_phase(gpus.program("bob", waits_s=0.1))
+    assert gpus.evaluate()[0] == 2.0
+
+
 # What a phase is chosen by
 
 
@@ -473,11 +481,11 @@ def test_a_program_that_was_paused_for_half_of_the_longest_pause_runs_next(waits
 def test_it_runs_before_any_program_is_measured(first: bool) -> None:
     """It may be the one that would be measured, with others behind it."""
     gpus = PhasedGpu()
-    if first:
-        long, one = gpus.program("ann", waits_s=OVERDUE_S), gpus.program("bob")
-    else:
-        one, long = gpus.program("ann"), gpus.program("bob", waits_s=OVERDUE_S)
-    gpus.gpu.phases.coruns.phase({one.id: one.owner, long.id: long.owner}, gpus.now - 100.0)
+    programs = [gpus.program("ann", waits_s=OVERDUE_S if first else None)]
+    programs.append(gpus.program("bob", waits_s=None if first else OVERDUE_S))
+    long = programs[0 if first else 1]
+    # The first that was seen here is measured first.
+    gpus.gpu.phases.coruns.phase(gpus.phasing.owners(gpus.gpu.clients), gpus.now - 100.0)
     assert chosen(gpus).clients == (long.id,)
     assert gpus.phase.way is Way.TURNS
 
@@ -541,6 +549,21 @@ def test_without_a_meter_nothing_is_measured() -> None:
     gpus.meter(available=False)
     gpus.program()
     assert gpus.evaluate()[1] == []
+    assert gpus.gpu.phases.until_s == gpus.gpu.phases.planned_s
+
+
+def test_a_phase_is_not_measured_where_the_activity_cannot_be_measured_any_more_when_it_begins() -> None:
+    gpus = PhasedGpu()
+    one, other = gpus.program("ann"), gpus.program("bob")
+    gpus.gpu.phases.coruns.phase({one.id: "ann", other.id: "bob"}, gpus.now - 100.0)
+    (stops,) = sent(gpus.evaluate()[1], MessageType.DROP_LOCK)
+    assert gpus.phase.measure
+    gpus.phasing.meter(gpus.gpu, available=False)
+    gpus.now += 0.1
+    gpus.end(stops)
+    _, actions = gpus.evaluate()
+    assert gpus.gpu.phases.begun
+    assert actions == []
     assert gpus.gpu.phases.until_s == gpus.gpu.phases.planned_s
 
 
