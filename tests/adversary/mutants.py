@@ -89,7 +89,14 @@ SUBJECTS: Final = (
         "base/peers", "scheduler/test_peer_budget", "scheduler/test_admins", "base/test_line_server", "base/test_peers"
     ),
     _subject("base/line_server", "base/test_line_server", "leases/test_server"),
-    _subject("ledger/integrate", "ledger/test_integrate", "ledger/test_usage"),
+    _subject(
+        "ledger/integrate",
+        "ledger/test_integrate",
+        "ledger/test_usage",
+        "ledger/test_jobs",
+        "ledger/test_writer",
+        "ledger/test_accounts",
+    ),
     _subject("scheduler/corun/coruns", *_CORUN_TESTS),
     _subject("scheduler/corun/accounts", *_CORUN_TESTS),
     _subject("scheduler/corun/facts", *_CORUN_TESTS),
@@ -130,7 +137,7 @@ SUBJECTS: Final = (
     _subject("owners/slots", "holding/test_slots", "holding/test_allocations", "holding/test_ds01_rules"),
     _subject("owners/slot_states", "holding/test_slot_states", "holding/test_idle_periods"),
     _subject("owners/allocations", "holding/test_allocations", "holding/test_ds01_rules", "holding/test_leases"),
-    _subject("rules/privacy", "rules/test_privacy"),
+    _subject("rules/privacy", "rules/test_privacy", "rules/test_privacy_rows"),
 )
 
 
