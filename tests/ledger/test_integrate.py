@@ -182,6 +182,13 @@ def test_two_owners_of_one_slot_are_billed_a_half_each() -> None:
     assert totals[ALICE].equivalent_ns == 2 * NS
 
 
+def test_only_jobs_and_pods_have_figures_of_a_job() -> None:
+    clock = Clock()
+    held = (half(ALICE), half(BOB._replace(job="7")), half(BOB._replace(pod="train-0")))
+    batch = run([clock.sample(0, *held), clock.sample(2)])
+    assert set(batch.jobs) == {held[1].account, held[2].account}
+
+
 def test_memory_and_energy_are_multiplied_by_the_monotonic_time() -> None:
     clock = Clock()
     using = Holding(ALICE, WHOLE_SHARE, True, WHOLE_SM // 4, 3 << 30, 500_000)
@@ -195,6 +202,10 @@ def test_a_gap_is_counted_and_not_billed() -> None:
     batch = run([clock.sample(0, holding), clock.sample(1, holding), clock.sample(600, holding), clock.sample(1)])
     assert by_account(batch)[ALICE].held_ns == 2 * NS
     assert [(gap.reason, gap.slot_uuid, gap.ns) for gap in batch.gaps] == [(STALLED, "", 600 * NS)]
+    assert batch.seconds == 2.0
+    batch = run([clock.sample(0, holding), clock.sample(600, holding)])
+    assert not batch.usage
+    assert not batch.slot_time
 
 
 def test_a_gpu_that_was_not_read_is_a_separate_gap() -> None:
@@ -205,6 +216,33 @@ def test_a_gpu_that_was_not_read_is_a_separate_gap() -> None:
     batch = run([first, without, clock.sample(1, holding), clock.sample(1)])
     assert by_account(batch)[ALICE].held_ns == NS
     assert [(gap.reason, gap.slot_uuid, gap.ns) for gap in batch.gaps] == [(UNREAD, "GPU-0", 2 * NS)]
+    assert batch.gaps[0].wall_s == int(first.wall_s), "it begins with the last reading"
+
+
+def test_no_time_is_in_two_gaps() -> None:
+    clock = Clock()
+    batch = run([clock.sample(0), clock.sample(600)._replace(slots=()), clock.sample(1)])
+    assert [(gap.reason, gap.ns) for gap in batch.gaps] == [(STALLED, 600 * NS), (UNREAD, NS)]
+
+
+def test_the_time_of_a_slot_is_added_up_within_a_minute() -> None:
+    clock = Clock()
+    batch = run([clock.sample(0, half(ALICE)), clock.sample(1), clock.sample(2, half(ALICE)), clock.sample(3)])
+    (time,) = batch.slot_time.values()
+    assert time == (2 * NS, 4 * NS, 0)
+
+
+@pytest.mark.parametrize(("slices", "equivalent_ns"), [(2, 4 * NS), (7, 14 * NS), (None, 0)])
+def test_a_part_of_a_gpu_counts_as_that_part(slices: int | None, equivalent_ns: int) -> None:
+    usage = SlotUsage(Slot("MIG", "GPU", "0.0", slices, 7), (Holding(ALICE, WHOLE_SHARE, False),))
+    batch = run([UsageSample(round(second * NS), 60.0 + second, (usage,)) for second in (0.0, 3.5, 7.0, 10.5, 14.0)])
+    assert by_account(batch)[ALICE][:4] == (14 * NS, 0, 14 * NS, equivalent_ns)
+
+
+def test_the_models_of_gpus_are_those_that_were_read_last() -> None:
+    clock = Clock()
+    named = [clock.sample(1)._replace(models={"GPU-0": model}) for model in ("A100", "H100")]
+    assert run([*named, clock.sample(1)]).models == {"GPU-0": "H100"}
 
 
 def test_a_repeated_or_unordered_sample_is_ignored() -> None:

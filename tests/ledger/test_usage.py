@@ -52,6 +52,8 @@ def test_several_workloads_of_one_account_are_added_up() -> None:
     assert usage.holdings == (Holding(ALICE, WHOLE_SHARE, None, 5, 14, 6),), "one unknown: not known to be idle"
     (usage, _) = sampled(allocation(ALICE, HALF, None, sm=None), allocation(ALICE, HALF, True, sm=None))
     assert usage.holdings == (Holding(ALICE, WHOLE_SHARE, True, None, 14, 6),)
+    (usage, _) = sampled(allocation(ALICE, HALF, False), allocation(ALICE, HALF, False))
+    assert usage.holdings == (Holding(ALICE, WHOLE_SHARE, False, 10, 14, 6),)
 
 
 def test_with_an_incomplete_list_free_time_is_unknown() -> None:
@@ -70,9 +72,9 @@ def test_why_a_job_is_idle() -> None:
     request = LeaseRequest(1001, "alice", 100.0, id="7", number=7, memory_bytes=2 * 2**30)
     leases = LeasesReading(leases=(Lease(request, (GPU.uuid,), 1.0, 102.5),), clients={"7": ProcessKey(50, 1)})
 
-    def cause(trees: TreeActivity | None, row: Allocation) -> IdleCause | None:
+    def cause(trees: TreeActivity | None, *rows: Allocation) -> IdleCause | None:
         table = ProcessTable({}, (), trees)
-        reading = AllocationReading((SlotInfo(GPU, 0),), (row,))
+        reading = AllocationReading((SlotInfo(GPU, 0),), rows)
         readings = Readings(allocations=reading, processes=table, leases=leases)
         sample = usage_of(Snapshot(0, 1.0, 2.0, "host", readings=readings))
         assert sample.requests == {"lease-7": JobRequest(2500, 2 * 2**20)}
@@ -88,6 +90,10 @@ def test_why_a_job_is_idle() -> None:
     assert cause(TreeActivity(frozenset({50}), nothing), idle) is IdleCause.CPU, "what run has started"
     assert cause(TreeActivity(frozenset({99}), nothing), idle) is IdleCause.NEITHER, "another program"
     assert cause(TreeActivity(frozenset({61}), nothing), idle._replace(active=True)) is None
+    pod = allocation(ALICE._replace(pod="train-0"), WHOLE_SHARE, False)._replace(processes=(ProcessKey(61, 1),))
+    assert cause(TreeActivity(frozenset({61}), nothing), pod) is IdleCause.CPU
+    halves = [idle._replace(share=HALF, processes=(ProcessKey(pid, 1),)) for pid in (60, 61)]
+    assert cause(TreeActivity(frozenset({61}), frozenset({60})), *halves) is IdleCause.CPU, "CPU comes first"
     plain = allocation(ALICE, WHOLE_SHARE, False)._replace(processes=(ProcessKey(61, 1),))
     assert cause(TreeActivity(frozenset({61}), nothing), plain) is None, "no job"
     slurm = allocation(ALICE._replace(job="4711"), WHOLE_SHARE, False)

@@ -344,6 +344,22 @@ def test_the_backlog_is_merged_by_the_minute_without_loss() -> None:
     assert sum(amounts.held_ns for b in batches for amounts in b.usage.values()) == 120 * NS
 
 
+def test_a_batch_that_was_dropped_during_its_write_takes_no_other_with_it() -> None:
+    backlog = Backlog(3600)
+    backlog.add(batch(10), moment(10))
+    written = backlog.first()
+    assert written is not None
+    backlog.add(batch(10), moment(4000))
+    assert backlog.lost_s == 10.0
+    backlog.remove_written(written)
+    assert backlog.seconds == 10.0
+    last = backlog.first()
+    assert last is not None
+    backlog.remove_written(last)
+    backlog.remove_written(last)
+    assert backlog.first() is None
+
+
 @contextmanager
 def tmpfs(directory: Path, options: str) -> Iterator[Path]:
     directory.mkdir()
