@@ -20,7 +20,15 @@ from gpucommons.model.allocations import (
 from gpucommons.model.fleet import FleetSlot, FleetState, FleetView
 from gpucommons.model.gpu import XidProgram, XidProgramsReading
 from gpucommons.model.idle import IdleMessage, IdleReading, IdleStep
-from gpucommons.model.leases import LeaseQuotaUse, LeasesReading, Reservation, SlotBlocker, Trespasser
+from gpucommons.model.leases import (
+    Lease,
+    LeaseQuotaUse,
+    LeaseRequest,
+    LeasesReading,
+    Reservation,
+    SlotBlocker,
+    Trespasser,
+)
 from gpucommons.model.process_identity import ProcessKey, ProcessRow, ProcessTable
 from gpucommons.model.sharing import ArrivalReading, ParkedFor, ParkedReading, ParkEvent, ParkingReading, Turn
 from gpucommons.model.snapshot import Readings
@@ -104,11 +112,13 @@ def test_a_client_that_is_not_in_the_list_has_a_pseudonym_too() -> None:
 # Leases
 
 
-def test_trespassers_reservations_quotas_and_blockers() -> None:
+def test_processes_trespassers_reservations_quotas_and_blockers() -> None:
     users = ("alice", "bob")
     quota = (LeaseQuotaUse("x", 1.0, 0.0, None, None),)
     reading = LeasesReading(
         trespassers=tuple(Trespasser("other", "0", 1, None, user, "x") for user in users),
+        leases=tuple(Lease(LeaseRequest(UIDS[user] or 0, user, 0.0, id=user), (), 1.0, 0.0) for user in users),
+        clients={user: ProcessKey(n, n) for n, user in enumerate(users)},
         no_shows=tuple(Reservation(user, UIDS[user] or 0, user, 1, 0.0, 1.0) for user in users),
         held_reservations={"r": (SlotBlocker("0", users),)},
         quotas=dict.fromkeys((*users, "*"), quota),
@@ -118,7 +128,8 @@ def test_trespassers_reservations_quotas_and_blockers() -> None:
     assert [reservation.user for reservation in seen.no_shows] == ["bob"]
     assert [blocker.users for blocker in seen.held_reservations["r"]] == [("bob",)]
     assert seen.quotas.keys() == {"bob", "*"}
-    assert (unidentified.trespassers, unidentified.no_shows) == ((), ())
+    assert seen.clients.keys() == {"bob"}
+    assert (unidentified.trespassers, unidentified.no_shows, dict(unidentified.clients)) == ((), (), {})
     assert unidentified.quotas.keys() == {"*"}
 
 
