@@ -142,3 +142,16 @@ def test_turns_are_measured_where_one_program_takes_them(in_turns: bool, was_in_
     first, second = at.programs
     changed = (replace(first, in_turns=in_turns, was_in_turns=was_in_turns), second)
     assert bool(expected_rooms(TERMS, replace(at, programs=changed))) is known
+
+
+def test_turns_that_end_before_it_is_measured_how_programs_share_the_gpu_are_known() -> None:
+    """Small programs move within 3 s: their turns are over before the first 30 s are."""
+    world, small = settled(), 2 * GIB
+    world.programs[0].seen_since_s, world.programs[1].seen_since_s = -5.0, -4.0
+    claims = RoomClaims((need("lease", size=small),))
+    rooms = {GPU: DeviceRoom(GIB, world.now_s)}
+    at = situation(world, claims=claims, rooms=rooms)
+    programs = tuple(replace(program, memory={GPU: small}) for program in at.programs)
+    terms = TERMS._replace(min_residence_s=10.0)
+    (expected_s,) = expected_rooms(terms, replace(at, programs=programs)).values()
+    assert world.now_s < expected_s < world.now_s + 30

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpucommons.model.host import GIB, HostMemory
-from gpucommons.scheduler.parking.plan import can_take_turns_after, kept_rooms, room_for
+from gpucommons.scheduler.parking.plan import can_take_turns_after, kept_rooms, room_for, room_in_turn
 from gpucommons.scheduler.parking.values import (
     DeviceRoom,
     ParkSituation,
@@ -142,3 +142,15 @@ def test_room_is_kept_for_every_program_that_waits_and_has_it() -> None:
                 )
                 is_next = has_room or not moving.isdisjoint(program.memory)
                 assert (program.key in kept) == (is_next or terms.oversubscribe)
+
+
+def test_one_that_comes_back_gives_host_memory_for_later_turns() -> None:
+    """A program of 40 GiB waits, and 62 GiB of host memory are left. Whichever makes room comes back only when the one
+    of 50 GiB leaves: 102 GiB hold that one with the one of 45, and not with the one of 60."""
+    sizes = {"large": 60, "small": 45, "stays": 50}
+    large, small, stays = (PlannedProgram(key, ParkStage.RESIDENT, {"a": size * GIB}) for key, size in sizes.items())
+    waits = PlannedProgram("waits", ParkStage.PARKED, {"a": 40 * GIB}, wakes_since_s=5.0)
+    host = HostMemory(128 * GIB, 62 * GIB + 128 * GIB // 10 + 1)
+    given = ParkSituation((large, small, stays, waits), {"a": DeviceRoom(0, 9.0)}, host, now_s=10.0)
+    need = RoomNeed(("a",), 40 * GIB, 5.0, id="waits")
+    assert room_in_turn(TERMS, given, need, [], [large, small]) == [small]
