@@ -454,6 +454,8 @@ def _run_tests(
         os.dup2(silence, stream)
     files = folder / "files"
     files.mkdir()
+    # Some tests start programs of other users, which open files there.
+    folder.chmod(0o711)
     os.environ["TMPDIR"] = tempfile.tempdir = str(files)
     _forget_the_project()
     _change_imports(sources, folder)
