@@ -41,6 +41,16 @@ def test_free_memory_of_those_that_can_be_read(fake: FakeNvml) -> None:
     assert fake.counter("references") == 0
 
 
+@pytest.mark.parametrize("name", ["nvmlDeviceGetUUID", "nvmlDeviceGetName"])
+def test_a_name_that_cannot_be_read_is_not_an_empty_one(fake: FakeNvml, name: str) -> None:
+    """A command would use the wrong GPU, or none."""
+    with queries.open_session():
+        gpu = queries.gpu_at(0)
+        fake.say(f"fail {name} 15")
+        with pytest.raises(queries.DriverError):
+            (queries.uuid_of if name == "nvmlDeviceGetUUID" else queries.name_of)(gpu)
+
+
 def test_a_refusal_is_in_the_words_of_the_driver(fake: FakeNvml) -> None:
     fake.say("fail nvmlInit 18")
     with pytest.raises(queries.DriverError, match="Driver/library version mismatch"), queries.open_session():

@@ -46,7 +46,6 @@ _METRICS: tuple[tuple[str, int], ...] = (
     ("nvlink_rx_bytes_per_s", 60),
 )
 _METRIC_BYTES = ctypes.sizeof(header.GpmMetric)
-_METRICS_AT = header.GPM_METRICS_AT
 _NOT_SUPPORTED = 3
 _TIMEOUT = 10
 # Two threads in GPM calls at once crash the process in the driver's library (580, on an H200). A sample takes 0.1 ms:
@@ -125,7 +124,7 @@ class GpmSampler:
     def store(self) -> str | None:
         if self._taken < 2:
             return None
-        answer = self._layout.unpack_from(self._comparison.buffer, _METRICS_AT)
+        answer = self._layout.unpack_from(self._comparison.buffer, header.GPM_METRICS_AT)
         returned = answer[::2]
         values = list(map(mul, answer[1::2], self._factors))
         if any(returned) or not self._all_plausible(values):

@@ -5,7 +5,7 @@ A command has a session of its own, and so has the agent before it brings a park
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_uint
+from ctypes import byref, c_char_p, c_uint, create_string_buffer
 
 from gpucommons.sources.nvml import library
 from gpucommons.sources.nvml.calls import Handle
@@ -39,6 +39,13 @@ def _call(name: str, *arguments: object) -> None:
         raise DriverError(code)
 
 
+def _text(name: str, device: Handle) -> str:
+    """Unlike library.text, a failure is not an empty text: that would be the wrong GPU for a command."""
+    buffer = create_string_buffer(256)
+    _call(name, device, buffer, 256)
+    return buffer.value.decode("utf-8", "replace")
+
+
 # Within a session. Each raises DriverError.
 
 
@@ -62,11 +69,11 @@ def device_of(uuid: str) -> Handle:
 
 
 def uuid_of(device: Handle) -> str:
-    return library.text("nvmlDeviceGetUUID", device)
+    return _text("nvmlDeviceGetUUID", device)
 
 
 def name_of(device: Handle) -> str:
-    return library.text("nvmlDeviceGetName", device)
+    return _text("nvmlDeviceGetName", device)
 
 
 def free_bytes(device: Handle) -> int:
