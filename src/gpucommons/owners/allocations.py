@@ -84,8 +84,8 @@ def _usage_of(shares: Sequence[ProcessShare], sm_scale: float) -> _Usage:
 
 def _amounts(portions: Sequence[Portion | None]) -> Sequence[int] | None:
     """None if one of them is not known."""
-    known = list(filter(None, portions))
-    return next(zip(*known, strict=True), ()) if len(known) == len(portions) else None
+    amounts = [portion[0] for portion in portions if portion is not None]
+    return amounts if len(amounts) == len(portions) else None
 
 
 def _sum(amounts: Sequence[int] | None) -> int | None:
