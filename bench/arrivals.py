@@ -5,12 +5,12 @@ python -m bench.arrivals [PART ...] [--seconds 270] [--repetitions 20]    As roo
 empty: the start of a CUDA program on an empty GPU, with the agent and without.
 kills: parked programs are killed; each ends at once, and all memory is free.
 repeat: a torch program allocates most of the memory, of which an idle program holds a part; again and again.
-four: four programs of 25 GiB start within a second; idle programs hold 60 GiB.
+four: four programs of 25 GiB start at once; idle programs hold 100 GiB, and come back bit for bit; again and again.
 full: a torch program allocates 80 GiB; idle programs hold 100 GiB, and come back bit for bit; again and again.
 servers: an HTTP server around a transformers model, a notebook, and programs with a DataLoader, with a CUDA graph and
     with two CUDA processes are parked for a newcomer and used again.
 shared: torch.multiprocessing with memory that two processes share cannot be parked.
-shards: transformers loads a model in shards onto a GPU that idle programs fill.
+shards: transformers loads a model of 20 GiB in shards onto a GPU that an idle program fills; again and again.
 
 Every measurement is printed as it is made. A part that does not fit into the seconds that are left is skipped, with a
 line. Without arguments: all parts, in this order.
@@ -64,7 +64,7 @@ socket = "{directory}/scheduler.sock"
 xpushare_socket = ""
 [parking]
 arrival_room = "{room}"
-arrival_idle_after_s = 3
+arrival_idle_after_s = {idle_after_s:g}
 arrival_wait_s = 90
 settle_s = 2
 min_residence_s = 0
@@ -73,7 +73,9 @@ command = "*ballast*"
 share = false
 """
 WATCHED, ROOM = "new programs wait for room", "every GPU has room"
-SLOWEST_FULL_S = 45.0
+IDLE_AFTER_S = 3.0
+# Of one repetition.
+SLOWEST_FULL_S, SLOWEST_FOUR_S, SLOWEST_SHARDS_S = 45.0, 80.0, 30.0
 
 
 def note(text: str) -> None:
@@ -176,7 +178,7 @@ def agent(room: str = "60%") -> Iterator[LoneAgent]:
     """In a cgroup namespace of its own: in a container all programs have one cgroup, and would be one job."""
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "config.toml"
-        config.write_text(CONFIG.format(directory=directory, room=room))
+        config.write_text(CONFIG.format(directory=directory, room=room, idle_after_s=IDLE_AFTER_S))
         prefix = ("unshare", "--cgroup") if can_unshare() else ()
         process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "bench.lone_agent", str(config)],
@@ -327,7 +329,47 @@ def repeat(given: argparse.Namespace) -> None:
 
 
 def four(given: argparse.Namespace) -> None:
-    _arrivals(given, "four", idle=2, each_gib=30.0, sizes=["25"] * 4)
+    """Four newcomers are four times the room, a quarter of the GPU each: all idle programs make room, and come back."""
+    idle, each_gib, number, gib = 4, 25.0, 4, "25"
+    tried, good, waited = 0, 0, []
+    with ExitStack() as stack:
+        newcomers = [stack.enter_context(program("torch", gib)) for _ in range(number)]
+        books = [stack.enter_context(notebook(each_gib)) for _ in range(idle)]
+        cells = {book.key: book.run_cell() for book in books}
+        running = stack.enter_context(agent("25%"))
+        while tried < given.repetitions and time.monotonic() + SLOWEST_FOUR_S < given.until_s:
+            imported = [one.line(60) for one in newcomers]
+            # All were used; the wait is over once the last of them counts as idle.
+            if imported != ["imported"] * number or not is_watched(running):
+                break
+            time.sleep(IDLE_AFTER_S)
+            tried += 1
+            free = memory()[0] / GIB
+            for one in newcomers:
+                one.go()
+            lines = [one.line(120) for one in newcomers]
+            waited += [float(line.split()[1]) for line in lines if line.startswith("ok")]
+            parked = [book for book in books if not nvml_bytes(book.key.pid)]
+            for one in newcomers:
+                one.end()
+            newcomers = [stack.enter_context(program("torch", gib)) for _ in range(number)]
+            same, back_s = are_back(parked, cells)
+            good += all(line.startswith("ok") for line in lines) and same == len(parked) > 0
+            note(
+                f"four {tried}: {free:.0f} GiB were free, {number} x {gib} GiB: {lines}; {same} of {len(parked)} "
+                f"parked programs identical after {back_s:.1f} s"
+            )
+        same, _ = are_back(books, cells)
+        if good < tried:
+            _show_parking(running)
+    text = f"{good} times of {tried} all four started, {times_of(waited)} to their memory; idle ones identical: "
+    row("four", f"{text}{same} of {idle}", "all start, all identical", 0 < tried == good and same == idle)
+
+
+def times_of(seconds: list[float]) -> str:
+    if not seconds:
+        return "no time"
+    return f"{min(seconds):.1f} to {max(seconds):.1f} s (median {statistics.median(seconds):.1f})"
 
 
 def full(given: argparse.Namespace) -> None:
@@ -372,35 +414,6 @@ def are_back(books: list[Notebook], cells: Mapping[ProcessKey, Cell | None]) -> 
     pairs = [(cells[book.key], book.end_cell(90)) for book in books]
     same = sum(before is not None and again is not None and again[1:] == before[1:] for before, again in pairs)
     return same, time.monotonic() - begun_s
-
-
-def _arrivals(given: argparse.Namespace, part: str, idle: int, each_gib: float, sizes: list[str]) -> None:
-    with ExitStack() as stack:
-        newcomers = [stack.enter_context(program("torch", gib)) for gib in sizes]
-        books = [stack.enter_context(notebook(each_gib)) for _ in range(idle)]
-        cells = [book.run_cell() for book in books]
-        running = stack.enter_context(agent("75%"))
-        for one in newcomers:
-            assert one.line(60) == "imported"
-        watched = until_watched(running, 0)
-        time.sleep(2)
-        note(f"{part}: {memory()[0] / GIB:.0f} GiB are free, {len(sizes)} programs allocate {sizes[0]} GiB each")
-        begun_s = time.monotonic()
-        for one in newcomers:
-            one.go()
-        lines = [newcomer.line(120) for newcomer in newcomers]
-        took_s = time.monotonic() - begun_s
-        note(f"{part}: {lines}")
-        _show_parking(running)
-        for one in newcomers:
-            one.end()
-        back = [is_back(book, None if cell is None else cell[1:]) for book, cell in zip(books, cells, strict=True)]
-    started = sum(line.startswith("ok") for line in lines)
-    text = (
-        f"{started} of {len(sizes)} started, all after {took_s:.1f} s; idle ones identical: "
-        f"{sum(same for same, _ in back)} of {idle}, back after {', '.join(f'{s:.1f}' for _, s in back)} s"
-    )
-    row(part, text, "all start, all identical", watched and started == len(sizes) and all(same for same, _ in back))
 
 
 def servers(given: argparse.Namespace) -> None:
@@ -471,38 +484,49 @@ def _show_parking(running: LoneAgent) -> None:
 
 
 def shards(given: argparse.Namespace) -> None:
+    tried, good, waited, backs = 0, 0, [], []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ExitStack() as stack:
         with program("save", folder, "20") as saving:
             saving.process.wait(120)
+        newcomer = stack.enter_context(program("shards", folder))
         _, total = memory()
         idle = stack.enter_context(notebook(20.0))
         cell = idle.run_cell()
         assert cell is not None
         ballast = stack.enter_context(program("ballast", f"{total / GIB - 20 - 16:g}"))
         assert ballast.line(60) == "ready"
-        newcomer = stack.enter_context(program("shards", folder))
         running = stack.enter_context(agent("25%"))
-        assert newcomer.line(90) == "imported"
-        watched = until_watched(running, 0)
-        newcomer.go()
-        line = newcomer.line(100)
-        note(f"shards: {line}; {running.last('goes on')[-150:]}")
-        newcomer.end()
-        same, back_s = is_back(idle, cell[1:])
-    text = f"a model of 20 GiB: {line or 'failed'}; the idle program is back after {back_s:.1f} s"
-    row("shards", text, "it loads, idle one identical", watched and line.startswith("ok") and same)
+        while tried < given.repetitions and time.monotonic() + SLOWEST_SHARDS_S < given.until_s:
+            assert newcomer.line(90) == "imported"
+            if not is_watched(running):
+                break
+            tried += 1
+            newcomer.go()
+            line = newcomer.line(100)
+            if line.startswith("ok"):
+                waited.append(float(line.split()[1]))
+            newcomer.end()
+            newcomer = stack.enter_context(program("shards", folder))
+            same, back_s = is_back(idle, cell[1:])
+            backs.append(back_s)
+            good += line.startswith("ok") and same
+            note(f"shards {tried}: {line or 'ended'}, back after {back_s:.1f} s; {running.last('goes on')[-110:]}")
+    text = f"{good} of {tried} loaded 20 GiB, in {times_of(waited)}; the idle program was back in {times_of(backs)}"
+    row("shards", text, "all load, idle one identical", 0 < tried == good)
 
 
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], None], float]] = {
     "empty": (empty, 25.0),
     "kills": (kills, 25.0),
     "repeat": (repeat, 40.0),
-    "four": (four, 65.0),
+    "four": (four, 110.0),
     "full": (full, 95.0),
     "servers": (servers, 70.0),
     "shared": (shared, 30.0),
-    "shards": (shards, 60.0),
+    "shards": (shards, 75.0),
 }
+
+REPEATED = ("repeat", "four", "full", "shards")
 
 
 def main() -> None:
@@ -525,7 +549,7 @@ def main() -> None:
         if left_s < needs_s:
             note(f"{name}: skipped, it takes about {needs_s:.0f} s and {left_s:.0f} are left")
             continue
-        if name in ("repeat", "full"):
+        if name in REPEATED:
             # What the parts after it do not need.
             given.until_s -= sum(PARTS[later][1] for later in parts[at + 1 :])
         try:
