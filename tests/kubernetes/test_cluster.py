@@ -570,8 +570,9 @@ def test_a_pod_of_the_background_is_parked_in_its_own_memory_limit() -> None:
         assert set(restarts().values()) == set(restarts("-n", "monitoring").values()) == {0}
 
 
-def test_an_idle_pod_is_parked_for_one_that_begins_on_a_full_gpu() -> None:
-    needs_image()
+@contextmanager
+def small_gpu() -> Iterator[SharedPods]:
+    """A GPU of 4 GiB, on which a new program finds 3 GiB free."""
     sections = '[parking]\narrival_idle_after_s = 2\narrival_room = "3Gi"\nsettle_s = 2\nmin_residence_s = 0\n'
     with (
         open_folder() as directory,
@@ -579,12 +580,46 @@ def test_an_idle_pod_is_parked_for_one_that_begins_on_a_full_gpu() -> None:
     ):
         pods.shared.nvml.say(f"set nvmlDeviceGetMemoryInfo_v2 0 0 {4 * GIB} 0 {4 * GIB} 0")
         pods.shared.cuda.gpu_has(4 * GIB)
+        yield pods
+
+
+def wait_until_new_programs_would_wait() -> str:
+    """The agent's pod."""
+    (agent,) = (name for name in restarts("-n", "monitoring") if name.startswith("gpucommons-gpu"))
+    until(
+        lambda: "new programs wait for room on nvidia0" in "".join(log_of(agent, "monitoring")),
+        "a new program would wait",
+    )
+    return agent
+
+
+def test_a_pod_of_the_background_that_computes_is_parked_for_one_that_begins() -> None:
+    """By its PriorityClass. Not for another of its class, which is known before the driver lists its program."""
+    needs_image()
+    with small_gpu() as pods:
+        night = pods.program("night", 2 * GIB, MATMUL[8192], "background")
+        agent = wait_until_new_programs_would_wait()
+        other = pods.program("other", GIB, MATMUL[512], "background")
+        until(lambda: "no program is left that could be parked" in "".join(log_of(agent, "monitoring")), "it goes on")
+        assert night.program.state is not State.CHECKPOINTED
+        kubectl("delete", "pod", "other", "--grace-period=0", "--force")
+        other.end()
+        day = pods.program("day", 3 * GIB, MATMUL[512])
+        until(lambda: day.progress() > 0.2, "it has its memory, and computes")
+        assert (day.program.gpu_bytes, night.program.host_bytes) == (3 * GIB, 2 * GIB)
+        computed = night.progress()
+        kubectl("delete", "pod", "day", "--grace-period=0", "--force")
+        day.end()
+        until(lambda: night.progress() > computed + 0.2, "the night's work goes on")
+        assert night.program.gpu_bytes == 2 * GIB
+        assert set(restarts().values()) == set(restarts("-n", "monitoring").values()) == {0}
+
+
+def test_an_idle_pod_is_parked_for_one_that_begins_on_a_full_gpu() -> None:
+    needs_image()
+    with small_gpu() as pods:
         lab = pods.program("lab", 2 * GIB, None)
-        (agent,) = (name for name in restarts("-n", "monitoring") if name.startswith("gpucommons-gpu"))
-        until(
-            lambda: "new programs wait for room on nvidia0" in "".join(log_of(agent, "monitoring")),
-            "a new program would wait",
-        )
+        wait_until_new_programs_would_wait()
         new = pods.program("new", 3 * GIB, MATMUL[512])
         until(lambda: new.progress() > 0.2, "it has its memory, and computes")
         assert (new.program.gpu_bytes, lab.program.host_bytes) == (3 * GIB, 2 * GIB)

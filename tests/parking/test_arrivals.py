@@ -207,9 +207,10 @@ def test_a_newcomer_does_not_wait_for_a_driver_that_does_not_answer() -> None:
         (GpuMemory(10, TOTAL, 0), resident("p0", 90, obstacle=ALONE), False),
         (GpuMemory(10, TOTAL, 0), resident("p0", 90, is_latency=True), False),
         (GpuMemory(10, TOTAL, 0), resident("p0", 90, resident_since_s=NOW_S - 5), False),
+        (GpuMemory(10, TOTAL, 0), resident("p0", 90, idle_s=0.0, is_background=True), True),
     ],
 )
-def test_newcomers_are_held_only_where_idle_programs_could_make_room(
+def test_newcomers_are_held_only_where_others_could_make_room(
     gpu: GpuMemory, program: PlannedProgram, short: bool
 ) -> None:
     situation = ParkSituation((program,), {GPU: DeviceRoom(gpu.free_bytes or 0, NOW_S)}, HOST, now_s=NOW_S)
@@ -309,6 +310,50 @@ def test_what_programs_of_one_owner_lose_to_each_other_spends_nothing() -> None:
         for at_s in (NOW_S, NOW_S + 100.0):
             waits.see([parked], at_s)
         assert waits.budgets_spent(30.0, NOW_S + 100.0).of_newcomers == owners
+
+
+# Class background: its programs make room while they work.
+
+
+def night(key: str, used: int, **given: Any) -> PlannedProgram:
+    return resident(key, used, idle_s=0.0, is_background=True, owner="alice", **given)
+
+
+def test_programs_of_the_background_make_room_after_idle_ones_and_no_more_than_is_needed() -> None:
+    world = World([night("n0", 20), night("n1", 30), resident("idle", 24), resident("busy", 20, idle_s=0.0)], [])
+    for pid, parked in ((7, ["idle"]), (8, ["idle", "n1"])):
+        world.newcomers[ProcessKey(pid, 1)] = newcomer(pid, NOW_S, owner="bob")
+        for _ in range(5):
+            world.step()
+        assert [key for key, _ in world.parked] == parked
+    assert set(world.went_on.values()) == {GoesOn.ROOM}
+
+
+def test_none_at_work_makes_room_for_a_newcomer_of_the_background() -> None:
+    world = World([night("n0", 90)], [newcomer(7)._replace(is_background=True)])
+    world.step()
+    assert (world.went_on, world.parked) == ({ProcessKey(7, 1): GoesOn.NOTHING_IDLE}, [])
+    world = World([night("n0", 60), resident("idle", 30)], [newcomer(7)._replace(is_background=True)])
+    for _ in range(5):
+        world.step()
+    assert [key for key, _ in world.parked] == ["idle"]
+    young = World([night("n0", 60), night("n1", 28, is_young=True)], [])
+    young.step()
+    assert young.parked == []
+
+
+def test_what_programs_of_the_background_lose_is_not_counted() -> None:
+    """They make room for newcomers of any owner, whatever that has cost before."""
+    parked = PlannedProgram("n0", ParkStage.PARKED, {GPU: 10}, wakes_since_s=NOW_S, owner="alice", moved_for="bob")
+    waits = ArrivalWaits()
+    for at_s in (NOW_S, NOW_S + 900.0):
+        waits.see([replace(parked, is_background=True)], at_s)
+    assert waits.budgets_spent(30.0, NOW_S + 900.0) == BudgetsSpent()
+    spent = BudgetsSpent(frozenset({"bob"}), frozenset({"alice"}))
+    for program, moved in ((night("n0", 90), ("n0",)), (resident("idle", 90, owner="alice"), ())):
+        world = World([program], [newcomer(7, owner="bob")])
+        arrivals = plan_arrivals(RULES, TERMS, world.situation, world.newcomers.values(), world.memory, spent)
+        assert plan(TERMS, with_arrivals(world.situation, arrivals)).park == moved
 
 
 # The budget: what others lose.

@@ -126,6 +126,43 @@ def test_a_newcomer_waits_for_room_and_starts(node: SharedNode) -> None:
         gpu.comes_back(one)
 
 
+def test_a_program_of_the_background_makes_room_while_it_works(node: SharedNode) -> None:
+    """It comes back when there is room, and goes on; nothing that it does in between brings it back."""
+    gpu = FullGpu(node, idle=0)
+    night = node.program(MATMUL[512], memory_bytes=128 * MIB)
+    node.wait_for(lambda: node.client(night), "the agent sees it")
+    assert not gpu.would_wait
+    node.scheduler("set-class", f"pid:{night.pid}", "background")
+    gpu.wait_until_watched()
+    newcomer = node.program(MATMUL[512], memory_bytes=128 * MIB)
+    assert (newcomer.program.gpu_bytes, night.program.state) == (128 * MIB, State.CHECKPOINTED)
+    node.wait_for(lambda: parking_state(node.socket)["programs"], "it is shown")
+    (parked,) = parking_state(node.socket)["programs"].values()
+    why = "to make room for root's program, since it is of class background"
+    assert f"{why}; comes back when there is room" in parked["sentence"]
+    assert parked["cause"] == "class background"
+    node.wait_for(lambda: gpu.logged("goes on after"), "it goes on")
+    (arrival,) = parking_state(node.socket)["arrivals"].values()
+    assert "for room: 0.1 GiB of root's program was parked" in arrival["sentence"]
+    assert gpu.wait_until_shown("events", f"0.1 GiB moved to host memory {why}")
+    newcomer.end()
+    computed = night.progress()
+    node.wait_for(lambda: night.progress() > computed + 0.2, "it goes on")
+    assert night.program.gpu_bytes == 128 * MIB
+
+
+@pytest.mark.long
+def test_none_at_work_makes_room_for_a_newcomer_of_the_background(node: SharedNode) -> None:
+    """Its class is known before a reading lists it: here by a rule."""
+    gpu = FullGpu(node, idle=0, sections='[sharing_quotas.night]\ncommand = "program"\nclass = "background"\n')
+    night = node.program(MATMUL[512], memory_bytes=128 * MIB)
+    gpu.wait_until_watched()
+    refused = gpu.spawn(128 * MIB)
+    assert refused.wait(60) == OUT_OF_MEMORY_STATUS
+    node.wait_for(lambda: gpu.logged("goes on after", "no program is left that could be parked"), "why")
+    assert (gpu.parks, night.program.state) == (0, State.RUNNING)
+
+
 @pytest.mark.long
 def test_four_that_arrive_at_once_all_start(node: SharedNode) -> None:
     gpu = FullGpu(node)

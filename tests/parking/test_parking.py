@@ -393,7 +393,7 @@ def test_an_order_is_for_the_processes_that_it_named() -> None:
     )
 
     def see(program: Program) -> bool:
-        held.see([program], (), frozenset(), frozenset(), frozenset(), 1.0)
+        held.see([program], (), frozenset(), frozenset(), frozenset(), 1.0, {})
         return held[program.key].asked
 
     assert not see(first)

@@ -426,6 +426,72 @@ def test_programs_take_turns_also_where_idle_ones_are_parked_at_once() -> None:
     assert found.made_for == {"works": "parked"}
 
 
+# Class background: its programs make room for others while they work.
+
+NIGHT = PlannedProgram("night", ParkStage.RESIDENT, {"a": 40 * GIB}, settled_s=-1.0, is_background=True)
+PARKED_NIGHT = replace(NIGHT, stage=ParkStage.PARKED, wakes_since_s=2.0, for_turn=True, made_for="lease", touched=False)
+
+
+def test_a_program_of_the_background_makes_room_while_it_works() -> None:
+    claims = RoomClaims((LEASE,))
+    assert plan(TERMS, situation(NIGHT, claims=claims)).made_for == {"night": "lease"}
+    assert plan(TERMS, situation(NIGHT, PARKED)).made_for == {"night": "parked"}, "another comes back"
+    assert plan(TERMS._replace(idle_after_s=0.0), situation(NIGHT, claims=claims)).park == ("night",)
+    assert plan(TERMS, situation(replace(NIGHT, is_background=False), claims=claims)).park == ()
+    assert plan(TERMS, situation(NIGHT)).park == (), "nothing needs the room"
+    assert plan(TERMS, situation(replace(NIGHT, resident_since_s=-100.0), claims=claims)).park == (), "no flapping"
+    assert plan(TERMS, situation(replace(NIGHT, resident_since_s=-110.0), claims=claims)).park == ("night",)
+    managed = replace(NIGHT, obstacle=ParkRefusal(WhyNot.MANAGED_MEMORY, "managed memory"))
+    assert plan(TERMS, situation(managed, claims=claims)).park == ()
+    assert plan(TERMS, situation(IDLE, NIGHT, claims=claims)).park == ("notebook",), "idle ones first"
+    whole = RoomClaims((LEASE._replace(bytes=None),))
+    assert plan(TERMS, situation(NIGHT, claims=whole)).park == ("night",), "a lease of the whole GPU"
+
+
+def test_none_at_work_makes_room_for_one_of_the_background() -> None:
+    waits = replace(PARKED, is_background=True)
+    lease = RoomClaims((LEASE._replace(of_background=True),))
+    for terms in (TERMS, TURNS):
+        assert plan(terms, situation(replace(WORKS, seen_since_s=-9999.0), waits, host=RICH)).park == ()
+        assert plan(terms, situation(replace(WORKS, seen_since_s=-9999.0), claims=lease, host=RICH)).park == ()
+    assert plan(TERMS, situation(NIGHT, waits)).park == ()
+    assert plan(TERMS, situation(NIGHT, claims=lease)).park == ()
+    assert plan(TERMS, situation(IDLE, waits)).park == ("notebook",), "an idle one does"
+    night = replace(NIGHT, seen_since_s=-9999.0)
+    assert plan(TURNS, situation(night, waits, host=RICH)).park == ("night",), "in long turns among each other"
+
+
+def test_one_of_the_background_comes_back_last() -> None:
+    waits = replace(PARKED, wakes_since_s=5.0)
+    found = plan(TERMS, situation(PARKED_NIGHT, waits, free=45 * GIB))
+    assert found.wake == ("parked",), "the other came later"
+    assert found.waits == {"night": "another program is brought back first"}
+    assert plan(TERMS, situation(PARKED_NIGHT, waits, free=10 * GIB)).wake == ()
+    found = plan(TERMS, situation(PARKED_NIGHT, IDLE, claims=RoomClaims((LEASE._replace(id="later"),))))
+    assert found.made_for == {"notebook": "later"}, "room is made for the lease first"
+    assert plan(TERMS, situation(PARKED_NIGHT, free=45 * GIB)).wake == ("night",)
+
+
+def test_one_of_the_background_does_not_come_back_next_to_another_that_may_still_grow() -> None:
+    young = PlannedProgram("young", ParkStage.RESIDENT, {"a": GIB}, settled_s=-1.0, is_young=True)
+    found = plan(TERMS, situation(PARKED_NIGHT, young, free=60 * GIB))
+    assert found.wake == ()
+    assert "has just started" in found.waits["night"]
+    for other in (replace(young, is_young=False), replace(young, is_background=True), replace(young, memory={"b": 1})):
+        assert plan(TERMS, situation(PARKED_NIGHT, other, free=60 * GIB)).wake == ("night",)
+    by_order = replace(PARKED_NIGHT, touched=True)
+    assert plan(TERMS, situation(by_order, young, free=60 * GIB)).wake == ("night",)
+    assert plan(TERMS, situation(PARKED, young, free=60 * GIB)).wake == ("parked",), "others do"
+
+
+def test_room_is_not_kept_from_leases_for_one_of_the_background_that_waits() -> None:
+    claims = RoomClaims((LEASE._replace(id="other", bytes=90 * GIB),))
+    at = situation(replace(PARKED_NIGHT, is_background=False), claims=claims, host=RICH)
+    assert plan(TURNS, at).claims.keys() == {"night"}
+    assert plan(TURNS, situation(PARKED_NIGHT, claims=claims, host=RICH)).claims == {}
+    assert plan(TURNS, situation(PARKED_NIGHT, free=60 * GIB, host=RICH)).claims.keys() == {"night"}, "it comes now"
+
+
 HELD = RoomNeed(("a",), 60 * GIB, 1.0, id="arrival:0", idle_after_s=30.0)
 MOVING = replace(IDLE, key="moving", stage=ParkStage.PARKING, memory={"a": 10 * GIB}, made_for="arrival:0")
 
@@ -492,7 +558,9 @@ programs = st.builds(
     for_turn=st.booleans(),
     made_for=st.sampled_from(["", "need", "arrival:0", "arrival:1"]),
     touched=st.booleans(),
+    is_young=st.booleans(),
     is_latency=st.booleans(),
+    is_background=st.booleans(),
 )
 kept = st.dictionaries(st.sampled_from(DEVICES), sizes)
 # Of leases and clients, and of programs that are held until they have room.
@@ -506,6 +574,7 @@ needs = st.builds(
     kept,
     st.none(),
     st.just(frozenset()),
+    st.booleans(),
 )
 arrivals = st.builds(
     RoomNeed,
@@ -517,6 +586,7 @@ arrivals = st.builds(
     kept,
     st.sampled_from([0.0, 30.0, 120.0]),
     st.frozensets(st.sampled_from(["p0", "p1", "p2"])),
+    st.booleans(),
 )
 situations = st.builds(
     ParkSituation,
@@ -561,9 +631,16 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
             assert program.wakes_since_s is not None
             for other in at.programs:
                 if other.stage is ParkStage.PARKED and other.wakes_since_s is not None and device in other.memory:
-                    assert program.wakes_since_s <= other.wakes_since_s or may_be_passed(given_terms, at, other), (
-                        "the longest waiter first"
+                    comes_first = (program.is_background, program.wakes_since_s) <= (
+                        other.is_background,
+                        other.wakes_since_s,
                     )
+                    assert comes_first or may_be_passed(given_terms, at, other), (
+                        "the longest waiter first, one of the background last"
+                    )
+                if other.is_young and not other.is_background and device in other.memory:
+                    grows = other.stage is ParkStage.RESIDENT and program.is_background
+                    assert program.touched or not grows, "one of another class may still grow there"
     assert all(program.stage is ParkStage.PARKED for program in waking)
     waiting = {p.key for p in at.programs if p.stage is ParkStage.PARKED and p.wakes_since_s is not None}
     assert waiting == set(found.wake) | found.waits.keys(), "who waits is brought back or has a reason"
@@ -582,7 +659,9 @@ def test_invariants(given_terms: ParkTerms, at: ParkSituation) -> None:
 
 def may_be_passed(given_terms: ParkTerms, at: ParkSituation, waiter: PlannedProgram) -> bool:
     """Its user does not use it and a program starts on its GPU, or those in its place have to stay."""
-    settles = not waiter.touched and not at.settling.isdisjoint(waiter.memory)
+    there = [one for one in at.resident if not one.memory.keys().isdisjoint(waiter.memory)]
+    grows = waiter.is_background and any(one.is_young and not one.is_background for one in there)
+    settles = not waiter.touched and (grows or not at.settling.isdisjoint(waiter.memory))
     return settles or (given_terms.oversubscribe and not can_have_room(given_terms, at, waiter))
 
 
@@ -604,7 +683,8 @@ def check_parked(given_terms: ParkTerms, at: ParkSituation, program: PlannedProg
     if made_for in held:
         need = held[made_for]
         assert need.idle_after_s is not None
-        assert 0 < need.idle_after_s <= program.idle_s, "only idle programs make room for a newcomer"
+        yields = program.is_background and not need.of_background
+        assert yields or 0 < need.idle_after_s <= program.idle_s, "only idle programs make room for a newcomer"
         assert program.key not in need.spared
         (device,) = need.devices
         assert device in program.memory, "it makes room where it is needed"
@@ -612,7 +692,14 @@ def check_parked(given_terms: ParkTerms, at: ParkSituation, program: PlannedProg
         missing = (need.bytes or 0) + need.kept.get(device, 0) - at.rooms[device].free_bytes - coming
         assert missing > 0, "it has its room"
     elif not program.asked:
-        assert given_terms.oversubscribe or 0 < given_terms.idle_after_s <= program.idle_s
+        is_idle = 0 < given_terms.idle_after_s <= program.idle_s
+        assert given_terms.oversubscribe or is_idle or program.is_background
+        backgrounds = {one.key for one in at.programs if one.is_background}
+        backgrounds |= {need.id for need in at.claims.needs if need.of_background}
+        others = {need.id for need in at.claims.needs if not need.of_background}
+        if made_for in backgrounds - others:
+            is_in_turn = given_terms.oversubscribe and program.is_background
+            assert is_idle or is_in_turn, "none at work makes room for one of the background"
     if made_for in held or not program.asked:
         assert not program.is_latency, "one of class latency stays"
         since_s = program.resident_since_s

@@ -13,7 +13,7 @@ def see(held: ResidentPrograms, as_of_s: float, *, activity: ProgramActivity, in
     use = DeviceUse("GPU-0", "compute", 1 << 30, activity)
     process = GpuUser(7, ProcessKey(7, 1), KEY, (use,), Workload(uid=0, user="root"))
     keys = frozenset({KEY}) if in_turns else frozenset()
-    held.see(group([process]), (), frozenset(), keys, frozenset(), as_of_s)
+    held.see(group([process]), (), frozenset(), keys, frozenset(), as_of_s, {})
     (planned,) = held.for_plan(frozenset(), as_of_s)
     return planned
 

@@ -1,5 +1,8 @@
 """Long turns of programs that do not fit into one GPU together."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -130,3 +133,15 @@ def test_each_that_is_parked_could_take_a_place(
     parked: list[int], staying: list[int], free: int, host: int, possible: bool
 ) -> None:
     assert can_change_places(parked, staying, free, host) is possible
+
+
+def test_a_program_of_the_background_makes_room_for_others_at_once() -> None:
+    """And has turns like any other among its class."""
+    terms = ParkTerms(min_residence_s=20.0)
+    at = PlannedProgram("night", ParkStage.RESIDENT, {GPU: SIZE}, seen_since_s=0.0, is_background=True)
+    need = RoomNeed((GPU,), SIZE, 0.0)
+    situation = ParkSituation((at,), {}, None, now_s=5.0)
+    assert turn_end_s(terms, situation, at, need) == -math.inf
+    assert turn_end_s(terms, situation, replace(at, resident_since_s=3.0), need) == 23.0
+    usual = turn_end_s(terms, situation, replace(at, is_background=False), need)
+    assert turn_end_s(terms, situation, at, need._replace(of_background=True)) == usual > 23.0

@@ -146,7 +146,7 @@ FILTERED_FIELDS: Mapping[type, str] = {
         "idle_after_s eager unavailable programs events parks wakes refusals expected_rooms "
         "arrivals arrivals_held arrivals_waited_s kept"
     ),
-    ParkedFor: "name user uid bytes",
+    ParkedFor: "name user uid bytes was_idle",
     ArrivalReading: "key name user uid pid gpu_uuid is_held since_wall_s waited_s parked why",
     ParkedReading: (
         "key name user uid stage gpu_uuid pids gpu_bytes host_bytes since_wall_s cause waits rate_bytes_s remaining_s "

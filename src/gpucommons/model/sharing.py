@@ -46,15 +46,20 @@ TURN: Final = "turn"
 SUSPENDED: Final = "suspended by Slurm"
 EARLIER_AGENT: Final = "left by an earlier agent"
 ARRIVAL: Final = "room for a new program"
+BACKGROUND: Final = "class background"
 
 
 class ParkedFor(NamedTuple):
-    """The program for which another was parked, or what was parked for it. `name` is its command; empty: hidden."""
+    """The program for which another was parked, or what was parked for it. `name` is its command; empty: hidden.
+
+    `was_idle`: it was not at work when it was parked.
+    """
 
     name: str
     user: str
     uid: int | None
     bytes: int
+    was_idle: bool = True
 
     def in_events_of(self, uid: int | None) -> "ParkedFor":
         """As the events of this user have it: users read their own events, so these name no other user."""
@@ -65,12 +70,13 @@ class ParkedReading(NamedTuple):
     """`stage` is parking, parked, waking or stranded; `since_wall_s` is when the program was last on the GPU.
 
     `gpu_bytes` is what it held there, `host_bytes` the part of it that is in host memory. `cause` is why it was parked:
-    idle, asked, turn (of another program, with oversubscribe), suspended by Slurm, room for a new program, or left
-    by an earlier agent. `made_for` is that new program. `waits` says why it is not
-    brought back yet, empty where it need not be. `remaining_s` is until the move ends, or until it is back while it
-    waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and `waits` are printable.
-    `comes_after` are the requests for leases from which its room on the GPU is not kept; None: it is kept from none.
-    `ancestors` are those of a program that an earlier agent left: its key does not name the lease that started it.
+    idle, asked, turn (of another program, with oversubscribe), suspended by Slurm, room for a new program, class
+    background (it worked, and another needs the room), or left by an earlier agent. `made_for` is that new program.
+    `waits` says why it is not brought back yet, empty where it need not be. `remaining_s` is until the move ends, or
+    until it is back while it waits, and `rate_bytes_s` how fast it moves: estimates; None: not known. `name` and
+    `waits` are printable. `comes_after` are the requests for leases from which its room on the GPU is not kept; None:
+    it is kept from none. `ancestors` are those of a program that an earlier agent left: its key does not name the lease
+    that started it.
     """
 
     key: str

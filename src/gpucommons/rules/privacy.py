@@ -281,7 +281,7 @@ def _redact_newcomer(newcomer: ParkedFor, viewer: Viewer) -> ParkedFor:
     return (
         newcomer
         if viewer.uid is not None and newcomer.uid == viewer.uid
-        else ParkedFor("", OTHERS.name, None, newcomer.bytes)
+        else newcomer._replace(name="", user=OTHERS.name, uid=None)
     )
 
 

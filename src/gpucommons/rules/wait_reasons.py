@@ -9,6 +9,7 @@ from gpucommons.base.text import gibibytes
 from gpucommons.model.sharing import (
     ARRIVAL,
     ASKED,
+    BACKGROUND,
     EARLIER_AGENT,
     IDLE,
     TURN,
@@ -131,6 +132,10 @@ _CAUSES: Final[Mapping[str, str]] = {
     TURN: "for the turn of another program",
     EARLIER_AGENT: "by an earlier agent",
 }
+_WAKES: Final[Mapping[str, str]] = {
+    TURN: "waits for its turn",
+    BACKGROUND: "comes back when there is room",
+}
 
 
 def parked_sentence(program: ParkedReading) -> str:
@@ -138,24 +143,27 @@ def parked_sentence(program: ParkedReading) -> str:
     if program.stage not in ("parking", "parked"):
         return ""
     at = time.strftime("%H:%M", time.localtime(program.since_wall_s))
-    why = _CAUSES.get(program.cause, program.cause)
-    if program.cause == ARRIVAL:
-        why = arrival_cause(program.made_for)
-    wakes = "waits for its turn" if program.cause == TURN else "wakes when it is used"
-    return f"parked {at} {why}; {wakes}"
+    wakes = _WAKES.get(program.cause, "wakes when it is used")
+    return f"parked {at} {park_cause(program.cause, program.made_for)}; {wakes}"
 
 
-def arrival_cause(newcomer: ParkedFor | None) -> str:
-    """`to make room for dana's train.py`: why an idle program is parked for one that begins."""
-    return "to make room for " + ("a new program" if newcomer is None else possessive(newcomer))
+def park_cause(cause: str, newcomer: ParkedFor | None) -> str:
+    """Why a program is parked: `because it was idle`, `to make room for dana's train.py`."""
+    if cause == ARRIVAL:
+        return "to make room for " + ("a new program" if newcomer is None else possessive(newcomer))
+    if cause == BACKGROUND:
+        other = "another program" if newcomer is None else possessive(newcomer)
+        return f"to make room for {other}, since it is of class background"
+    return _CAUSES.get(cause, cause)
 
 
 def arrival_sentence(arrival: ArrivalReading) -> str:
     """`waited 6 s for room: 58.0 GiB of carol's idle notebook were parked`."""
     total = sum(program.bytes for program in arrival.parked)
-    what = f"{len(arrival.parked)} idle programs"
+    idle = "idle " if all(program.was_idle for program in arrival.parked) else ""
+    what = f"{len(arrival.parked)} {idle}programs"
     if len(arrival.parked) == 1:
-        what = possessive(arrival.parked[0], idle=True)
+        what = possessive(arrival.parked[0], idle)
     parked = f": {gibibytes(total)} of {what}" if arrival.parked else ""
     if arrival.is_held:
         return f"waits for room on its GPU{f'{parked} is parked' if parked else ''}"
@@ -164,9 +172,8 @@ def arrival_sentence(arrival: ArrivalReading) -> str:
     return f"waited {arrival.waited_s:.0f} s for room{parked} was parked"
 
 
-def possessive(program: ParkedFor, idle: bool = False) -> str:
+def possessive(program: ParkedFor, state: str = "") -> str:
     """`dana's train.py`; the user is hidden from viewers who may not see it."""
-    state = "idle " if idle else ""
     if not program.name:
         return f"another user's {state}program"
     return f"{program.user or 'another user'}'s {state}{program.name}"

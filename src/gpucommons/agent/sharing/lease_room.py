@@ -15,6 +15,7 @@ from gpucommons.model.leases import Lease, LeaseRequest, LeasesReading, WaitCaus
 from gpucommons.model.names import job_of_lease
 from gpucommons.model.sharing import ParkingReading
 from gpucommons.model.snapshot import Readings
+from gpucommons.model.words import SharingClass
 from gpucommons.rules.placement import lease_of_ancestors, leases_by_client, leases_of_processes
 from gpucommons.scheduler.parking.values import ParkStage, RoomClaims, RoomNeed
 from gpucommons.scheduler.programs.jobs import lease_of_program
@@ -149,7 +150,8 @@ def _needs(
         devices = tuple(uuid for uuid in usable if uuid not in closed)
         since_s = now_s - max(0.0, wall_s - request.arrived_s)
         amount = request.memory_bytes if request.share else None
-        yield RoomNeed(devices, amount, since_s, request.gpus, request.id, kept)
+        of_background = request.sharing_class == SharingClass.BACKGROUND
+        yield RoomNeed(devices, amount, since_s, request.gpus, request.id, kept, of_background=of_background)
 
 
 def _unused_bytes(leases: Iterable[Lease], memory: LeaseMemory) -> Mapping[str, int]:

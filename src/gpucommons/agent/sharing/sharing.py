@@ -25,22 +25,26 @@ from gpucommons.config.settings import Settings
 from gpucommons.faces.documents.turns import turn_pieces
 from gpucommons.model.gpu import GpmReading, Gpu, GpuReading
 from gpucommons.model.leases import TrespassReport
-from gpucommons.model.process_identity import ProcessKey
+from gpucommons.model.ownership import Place, Reason
+from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings, Snapshot
 from gpucommons.model.words import SharingClass
-from gpucommons.model.workloads import PodReading, UsersReading
+from gpucommons.model.workloads import PodReading, UsersReading, all_containers
+from gpucommons.owners.process_identity import identity_of
+from gpucommons.owners.workload import Surroundings, resolve
 from gpucommons.rules.privacy import Privacy
 from gpucommons.rules.problems import outside_allocation
 from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.policy.devices import Busy, GpuFacts
 from gpucommons.scheduler.policy.quotas import NO_POD, PodName, QuotaValues, from_annotations
-from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_programs
+from gpucommons.scheduler.programs.jobs import GpuUser, Program, ProgramReading, read_newcomer, read_programs
 from gpucommons.scheduler.service.enforcement import choose_pauser
 from gpucommons.scheduler.service.server import ProgramSharing
 from gpucommons.scheduler.service.state_reader import ProcessNames
 from gpucommons.scheduler.service.thread import SchedulerThread
+from gpucommons.sources.host.process_details import ProcessDetailsReader
 from gpucommons.sources.nvml.activity_meter import ActivityMeter
 from gpucommons.sources.nvml.gpm import GpmAccess
 from gpucommons.sources.nvml.queries import free_memory
@@ -119,7 +123,34 @@ def _pods(processes: Iterable[GpuUser]) -> Iterator[tuple[ProcessKey, PodName]]:
             yield process.key, PodName(workload.pod.namespace, workload.pod.name)
 
 
+class NewcomerReader:
+    """Names a process that no reading has listed yet, as attribution names those on GPUs.
+
+    `read` is called in the scheduler's thread, while the agent's sets the last readings.
+    """
+
+    def __init__(self) -> None:
+        self.readings = Readings()
+
+    def read(self, process: ProcessKey, command_line: tuple[str, ...]) -> GpuUser | None:
+        """None where it has ended, or may not be read."""
+        reader = ProcessDetailsReader(_PROC)
+        details = reader.read(process.pid)
+        reader.keep(())
+        if isinstance(details, Reason) or details.key != process:
+            return None
+        readings, identity = self.readings, identity_of(details)
+        users = {} if readings.users is None else readings.users.names
+        around = Surroundings(all_containers(readings.docker, readings.podman), readings.pods, user_names=users)
+        workload = resolve(identity, _NO_PLACE, around).candidate.workload
+        context = ProcessContext(command_line, identity.cgroup.scope, identity.session_id, identity.ancestors)
+        return read_newcomer(readings, process, workload, context)
+
+
 log = logging.getLogger(__name__)
+
+_PROC: Final = Path("/proc")
+_NO_PLACE: Final = Place("", -1)
 
 # A day of a scenario takes ten minutes, so that a notebook is parked within the first one.
 _SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_residence_s=30.0)
@@ -128,7 +159,8 @@ _SIMULATED_PARKING: Final = ParkingSettings(idle_after_s=30.0, eager=True, min_r
 def sharing_part(settings: Settings, gpm: GpmAccess, starts: ProcessStarts | None) -> "Sharing":
     """The scheduler: a source of turns, a service for clients, an observer of the GPUs."""
     check_scheduler(settings.scheduler)
-    programs = _program_sharing(settings)
+    newcomers = NewcomerReader()
+    programs = _program_sharing(settings, newcomers)
     thread = SchedulerThread(
         settings.scheduler,
         turn_pieces,
@@ -146,6 +178,7 @@ def sharing_part(settings: Settings, gpm: GpmAccess, starts: ProcessStarts | Non
         share_limit=settings.leases.share_limit,
         priority_classes=priority_classes(settings.kubernetes.priority_classes),
         pauses_outside_allocation=settings.slurm.pause_outside_allocation,
+        newcomers=newcomers,
     )
 
 
@@ -179,14 +212,22 @@ def _control_sockets(settings: SchedulerSettings) -> tuple[str, ...]:
     return (usual,) if settings.enabled else (usual, str(own_control_socket()))
 
 
-def _program_sharing(settings: Settings) -> ProgramSharing | None:
+def _program_sharing(settings: Settings, newcomers: NewcomerReader) -> ProgramSharing | None:
     if not settings.scheduler.shares_programs:
         return None
     pauser = choose_pauser(settings.scheduler, settings.parking, pauses_others(settings))
     rules = program_rules(settings)
     enforces = enforces_leases(settings) or settings.slurm.pause_outside_allocation
     enforcement = enforcement_terms(settings) if enforces else None
-    return ProgramSharing(pauser, rules, settings.parking, free_memory, enforcement, batch=_batch_system(settings))
+    return ProgramSharing(
+        pauser,
+        rules,
+        settings.parking,
+        free_memory,
+        enforcement,
+        batch=_batch_system(settings),
+        lookup=newcomers.read,
+    )
 
 
 def _batch_system(settings: Settings) -> BatchSystem | None:
@@ -217,7 +258,9 @@ class Sharing:
         share_limit: int,
         priority_classes: Mapping[str, SharingClass] | None = None,
         pauses_outside_allocation: bool = False,
+        newcomers: NewcomerReader | None = None,
     ) -> None:
+        self._newcomers = newcomers
         self._pauses_outside_allocation = pauses_outside_allocation
         self._priority_classes = priority_classes or {}
         self._cadence_s = cadence_s
@@ -266,6 +309,8 @@ class Sharing:
             if self.scheduler.reads_soon:
                 self.read_soon()
             self._gpus = gpus
+        if self._newcomers is not None:
+            self._newcomers.readings = snapshot.readings
         if self.shares_programs:
             claims = lease_claims(snapshot.readings, self._share_limit, snapshot.wall_s, time.monotonic())
             self.scheduler.set_lease_claims(claims)

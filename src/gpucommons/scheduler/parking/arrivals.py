@@ -1,21 +1,23 @@
 """Room for programs that begin on a full GPU: which wait, which go on, and what is parked for them. Pure.
 
-A newcomer is held before its first allocation, where its GPU has less free memory than `room` and idle programs could
-be parked there. How much it needs is not known, so:
+A newcomer is held before its first allocation, where its GPU has less free memory than `room` and idle programs, or
+programs of class background, could be parked there. How much it needs is not known, so:
 
-1. It waits while idle programs are parked, until `room` is free for it, and goes on at once where nothing more can be
+1. It waits while these are parked, until `room` is free for it, and goes on at once where nothing more can be
    parked. It never waits for longer than `wait_s`.
 2. Newcomers are served in the order in which they came. The room that one was given is not counted on by a later one,
    until it was used or `settle_s` have passed.
 3. While a program is young, more is parked as soon as its use comes near what is free. It does not wait for that.
-4. Only programs that were idle for `idle_after_s` make room, the longest idle first, then the largest; never programs
-   of the newcomer's own job, and never on a MIG device, whose memory the driver cannot move.
+4. Only programs that were idle for `idle_after_s` make room, the longest idle first, then the largest; after them
+   those of class background, for newcomers of other classes. Never programs of the newcomer's own job, and never on a
+   MIG device, whose memory the driver cannot move.
 5. For `settle_s` after a newcomer goes on, no program comes back to its GPU unless its user uses it: some programs
    measure the free memory while they start.
 6. The budget is what others lose. A program that made room loses the time from when its user uses it until its memory
    is back. Where programs of others have lost `budget_s` in the last hour to newcomers of one owner, its newcomers get
    no more room from others; and an owner that has lost as much gives others no more. Programs of one owner always make
    room for each other. Newcomers are not counted: where the holders of their room do not need it, they cost nothing.
+   What programs of class background lose is not counted either: they always make room.
 """
 
 from collections import Counter, defaultdict, deque
@@ -25,7 +27,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.scheduler.parking.plan import can_make_room, idle_for
+from gpucommons.scheduler.parking.plan import can_make_room, yielding_programs
 from gpucommons.scheduler.parking.values import (
     ParkSituation,
     ParkStage,
@@ -84,6 +86,7 @@ class Newcomer(NamedTuple):
     siblings: frozenset[str] = frozenset()
     went_on_s: float | None = None
     owner: str = ""
+    is_background: bool = False
 
     @property
     def id(self) -> str:
@@ -107,7 +110,7 @@ class GoesOn(StrEnum):
     """Why a newcomer does not wait any longer."""
 
     ROOM = "it has room"
-    NOTHING_IDLE = "no idle program is left that could be parked"
+    NOTHING_IDLE = "no program is left that could be parked"
     WAITED = "it waited for parking.arrival_wait_s"
     UNKNOWN = "the free memory of its GPU is not known"
     BUDGET = "the budget for parking programs of other owners is spent (parking.arrival_budget_s)"
@@ -161,6 +164,8 @@ class ArrivalWaits:
         """One that is stopped by its user does not wait to come back."""
         before, self._lasting = self._lasting, {}
         for program in programs:
+            if program.is_background:
+                continue
             if program.wakes_since_s is not None and program.moved_for not in ("", program.owner):
                 earlier = before.pop(program.key, None)
                 begin_s = now_s if earlier is None else earlier.begin_s
@@ -186,7 +191,8 @@ def _at_least(budget_s: float, lost_s: Mapping[str, float]) -> frozenset[str]:
 def short_devices(
     rules: ArrivalRules, terms: ParkTerms, situation: ParkSituation, memory: Mapping[str, GpuMemory]
 ) -> frozenset[str]:
-    """The GPUs on which a newcomer would be held: short of room, with idle programs that can be parked."""
+    """The GPUs on which a newcomer would be held: short of room, with programs that can be parked for it."""
+    yielding = yielding_programs(terms, situation, rules.idle_after_s, of_background=False)
     return frozenset(
         device
         for device, gpu in memory.items()
@@ -195,7 +201,7 @@ def short_devices(
         and gpu.free_bytes is not None
         and gpu.total_bytes is not None
         and gpu.free_bytes < rules.room(gpu.total_bytes)
-        and any(device in program.memory for program in idle_for(terms, situation, rules.idle_after_s))
+        and any(device in program.memory for program in yielding)
     )
 
 
@@ -225,6 +231,7 @@ def plan_arrivals(
             kept={newcomer.device: taken[newcomer.device]},
             idle_after_s=rules.idle_after_s,
             spared=newcomer.siblings | _spared_programs(situation, newcomer.owner, spent),
+            of_background=newcomer.is_background,
         )
         why = _why_goes_on(rules, terms, situation, newcomer, need)
         if why is None:
@@ -268,7 +275,11 @@ def _why_goes_on(
 
 def _spared_programs(situation: ParkSituation, owner: str, spent: BudgetsSpent) -> frozenset[str]:
     """The programs that make no room for newcomers of this owner any more."""
-    return frozenset(program.key for program in situation.resident if not spent.allow(program.owner, owner))
+    return frozenset(
+        program.key
+        for program in situation.resident
+        if not program.is_background and not spent.allow(program.owner, owner)
+    )
 
 
 def _is_moving(programs: Sequence[PlannedProgram], device: str) -> bool:
@@ -314,6 +325,7 @@ def _young_needs(
                 kept={device: taken.get(device, 0)},
                 idle_after_s=rules.idle_after_s,
                 spared=_spared_programs(situation, program.owner, spent) | {program.key},
+                of_background=program.is_background,
             )
 
 

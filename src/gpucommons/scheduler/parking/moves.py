@@ -16,12 +16,12 @@ from time import monotonic
 from typing import Final
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import ARRIVAL, MOVE_BUCKETS, SUSPENDED, TURN, Histogram, ParkEvent
+from gpucommons.model.sharing import ARRIVAL, BACKGROUND, MOVE_BUCKETS, SUSPENDED, TURN, Histogram, ParkEvent
 from gpucommons.pauser.backend import Code, Failure, State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Reply
 from gpucommons.pauser.record import Stage
-from gpucommons.rules.wait_reasons import arrival_cause
+from gpucommons.rules.wait_reasons import park_cause
 from gpucommons.scheduler.parking.host import ParkHost
 from gpucommons.scheduler.parking.idleness import ParkedCpu
 from gpucommons.scheduler.parking.programs import (
@@ -59,8 +59,8 @@ class ParkLog:
         self.park_seconds.observe(duration_s)
         newcomer = program.made_for_program
         why = f"({program.cause})"
-        if program.cause == ARRIVAL:
-            why = arrival_cause(newcomer and newcomer.in_events_of(program.uid))
+        if program.cause in (ARRIVAL, BACKGROUND):
+            why = park_cause(program.cause, newcomer and newcomer.in_events_of(program.uid))
         self._add("parked", program, duration_s, f"{_gib(program.bytes)} moved to host memory {why}")
 
     def log_woken(self, program: ParkedProgram, moved_s: float, waited_s: float) -> None:
@@ -342,8 +342,8 @@ class ProgramMoves:
             self._resident.cannot_park(program.places, refusal, now + _AGAIN_S)
             self._log.log_refused(program, refusal)
             program.go_on(now)
-        elif program.cause == TURN:
-            # It was at work: it waits for its next turn.
+        elif program.cause in (TURN, BACKGROUND):
+            # It was at work: it waits for its next turn, or for room.
             program.go_on(now, touched=False)
 
     def _host_is_short(self) -> bool:

@@ -16,7 +16,8 @@ from typing import Final
 from gpucommons.base.peers import look_at, owner_of
 from gpucommons.base.text import printable
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.model.sharing import ArrivalReading, ParkedFor, ParkEvent
+from gpucommons.model.sharing import BACKGROUND, ArrivalReading, ParkedFor, ParkEvent
+from gpucommons.model.words import SharingClass
 from gpucommons.pauser.arrivals import ArrivalTerms
 from gpucommons.pauser.backend import Code
 from gpucommons.pauser.client import Pauser
@@ -28,10 +29,14 @@ from gpucommons.scheduler.parking.host import job_marks, newcomer_facts
 from gpucommons.scheduler.parking.moves import ParkLog
 from gpucommons.scheduler.parking.programs import ParkedProgram, ResidentProgram, program_of_process
 from gpucommons.scheduler.parking.values import ParkStage
-from gpucommons.scheduler.programs.jobs import Program
+from gpucommons.scheduler.programs.exemptions import is_labelled_alone
+from gpucommons.scheduler.programs.jobs import GpuUser, Program
 from gpucommons.scheduler.programs.matching import ProgramRule, exempting_rule
 
 log = logging.getLogger(__name__)
+
+# What the agent knows of a process with this command line that no reading has listed yet; None: nothing.
+NewcomerLookup = Callable[[ProcessKey, tuple[str, ...]], GpuUser | None]
 
 # How long it is shown that a program waited.
 _SHOWN_S: Final = 3600.0
@@ -90,7 +95,7 @@ class _Arrival:
 class Newcomers:
     """Call everything from the scheduler's loop. `on_arrival` is called for each newcomer: it is planned at once.
 
-    `own_uid`: only this user's programs are held; None: all.
+    `own_uid`: only this user's programs are held; None: all. `class_of` and `lookup` are those of Parking.
     """
 
     def __init__(
@@ -100,7 +105,11 @@ class Newcomers:
         park_log: ParkLog,
         on_arrival: Callable[[], None],
         own_uid: int | None,
+        class_of: Callable[[Program], SharingClass],
+        lookup: NewcomerLookup,
     ) -> None:
+        self._class_of = class_of
+        self._lookup = lookup
         self._pauser = pauser
         self._rules = rules
         self._log = park_log
@@ -127,16 +136,21 @@ class Newcomers:
         if notice.kind is not NoticeKind.ARRIVED:
             return
         facts = newcomer_facts(notice.process.pid)
-        user = None if facts.uid is None else self.user_names.get(facts.uid)
-        program = program_of_process(notice.process, facts, user)
-        if exempting_rule(self._rules, program) is not None:
+        found = self._lookup(notice.process, facts.command_line)
+        if found is None:
+            user = None if facts.uid is None else self.user_names.get(facts.uid)
+            program = program_of_process(notice.process, facts, user)
+        else:
+            program = Program(found.job, (found,))
+        if is_labelled_alone(program) or exempting_rule(self._rules, program) is not None:
             self._resume(notice.process)
             return
         siblings = (program for program in resident if _is_sibling(program, facts.marks))
         now = monotonic()
         keys = frozenset(program.key for program in siblings)
         owner = "" if facts.uid is None else owner_of(facts.uid, look_at(notice.process.pid))
-        newcomer = Newcomer(notice.process, notice.reason, now, keys, owner=owner)
+        is_background = self._class_of(program) is SharingClass.BACKGROUND
+        newcomer = Newcomer(notice.process, notice.reason, now, keys, owner=owner, is_background=is_background)
         self._arrivals[notice.process] = _Arrival(newcomer, program, time.time(), now)
         log.info("parking: %s waits for room on its GPU", program.display_name)
         self._on_arrival()
@@ -195,7 +209,9 @@ class Newcomers:
         """This program is parked for the newcomer of this need."""
         for arrival in self._arrivals.values():
             if arrival.newcomer.id == need_id:
-                arrival.chosen.append((parked, ParkedFor(parked.label, parked.user, parked.uid, parked.bytes)))
+                was_idle = parked.cause != BACKGROUND
+                row = ParkedFor(parked.label, parked.user, parked.uid, parked.bytes, was_idle)
+                arrival.chosen.append((parked, row))
 
     def describe(self, need_id: str) -> ParkedFor | None:
         """The newcomer of this need, for the owner of what was parked for it."""

@@ -15,7 +15,8 @@ from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
 from gpucommons.config.scheduler import OFF, ParkingSettings, parse_room
-from gpucommons.model.sharing import ARRIVAL, ASKED, IDLE, SUSPENDED, TURN, ParkingReading
+from gpucommons.model.sharing import ARRIVAL, ASKED, BACKGROUND, IDLE, SUSPENDED, TURN, ParkingReading
+from gpucommons.model.words import SharingClass
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.release import RESERVE_BYTES
@@ -40,7 +41,7 @@ from gpucommons.scheduler.parking.moves import (
     RoomReader,
     Rooms,
 )
-from gpucommons.scheduler.parking.newcomers import Newcomers, describe_newcomer
+from gpucommons.scheduler.parking.newcomers import NewcomerLookup, Newcomers, describe_newcomer
 from gpucommons.scheduler.parking.plan import expected_rooms, plan
 from gpucommons.scheduler.parking.programs import (
     NEVER_S,
@@ -198,9 +199,9 @@ class ParkLooks:
         parked = [
             program
             for program in self._parked
-            # A suspended job goes on when it is continued, not when it uses the CPU.
+            # A suspended job goes on when it is continued, not when it uses the CPU; one of class background works.
             if program.stage is ParkStage.PARKED
-            and program.cause != SUSPENDED
+            and program.cause not in (SUSPENDED, BACKGROUND)
             and (program.wakes_since_s is None or not program.touched)
         ]
         idle = self._idle(monotonic())
@@ -253,6 +254,7 @@ def _look_every_s(settings: ParkingSettings, arrivals: ArrivalRules) -> float:
 log = logging.getLogger(__name__)
 
 Claims = Callable[[], RoomClaims]
+ClassOf = Callable[[Program], SharingClass]
 
 _LOOK_S: Final = 0.25
 # How long the agent waits at its end for a move under way, which cannot be cancelled.
@@ -264,7 +266,8 @@ class Parking:
 
     `end_turns` takes a program out of turns and returns once it runs; `claims` are the leases and clients that wait for
     room; `backend` is how the pauser pauses. `rules` leave programs alone; `own_uid`: only this user's programs are
-    held until they have room. With `batch`, the memory of jobs that it suspends is parked.
+    held until they have room. With `batch`, the memory of jobs that it suspends is parked. `class_of` knows the class
+    of any program, and `lookup` what no reading says yet of a new one.
     """
 
     def __init__(
@@ -279,7 +282,10 @@ class Parking:
         rules: Sequence[ProgramRule] = (),
         own_uid: int | None = None,
         batch: BatchSystem | None = None,
+        class_of: ClassOf = lambda program: SharingClass.BATCH,
+        lookup: NewcomerLookup = lambda process, command_line: None,
     ) -> None:
+        self._class_of = class_of
         self._terms = ParkTerms(
             settings.idle_after_s,
             settings.eager,
@@ -316,7 +322,7 @@ class Parking:
         self._record = RecordSync(pauser, self._parked, self._fullest_gpu)
         self.log = ParkLog()
         self.orders = ParkOrders(self._resident, self._parked, self.log, pauser, on_order=self._wake_up.set)
-        self.newcomers = Newcomers(pauser, rules, self.log, self._wake_up.set, own_uid)
+        self.newcomers = Newcomers(pauser, rules, self.log, self._wake_up.set, own_uid, class_of, lookup)
         # The memory of the GPUs by the last reading, and whether it was looked at since.
         self._memory: Mapping[str, GpuMemory] = {}
         self._memory_is_new = False
@@ -386,12 +392,14 @@ class Parking:
         paused: AbstractSet[str],
         in_turns: AbstractSet[str],
         as_of_s: float,
-        latency: AbstractSet[str] = frozenset(),
+        classes: Mapping[str, SharingClass] | None = None,
     ) -> None:
-        """One reading: programs that take part and that do not, the keys of those that are paused, that take turns, and
-        that are of class latency."""
-        self._resident.latency = latency
-        self._resident.see(programs, exempt, paused, in_turns, self._parked.processes, as_of_s)
+        """One reading: programs that take part and that do not, the keys of those that are paused and that take turns,
+        and the classes of programs."""
+        self._resident.see(programs, exempt, paused, in_turns, self._parked.processes, as_of_s, classes or {})
+        for parked in self._parked:
+            if parked.program is not None:
+                parked.is_background = self._class_of(parked.program) is SharingClass.BACKGROUND
 
     # Output
 
@@ -485,7 +493,8 @@ class Parking:
             return True
         now = monotonic()
         idle = any(self._resident.is_idle(resident, now) for resident in self._resident)
-        return (idle and self._terms.eager) or ((idle or self._terms.oversubscribe) and bool(self._claims().needs))
+        yields = idle or self._terms.oversubscribe or any(map(self._resident.is_background, self._resident))
+        return (idle and self._terms.eager) or (yields and bool(self._claims().needs))
 
     def _devices(self) -> AbstractSet[str]:
         return self._parked.devices | {device for resident in self._resident for device in resident.program.devices}
@@ -522,9 +531,7 @@ class Parking:
         self._expected_s = {id: at_s for id, at_s in rooms_s.items() if id not in self._parked.keys}
 
     def _begin_parking(self, parting: ResidentProgram, made_for: str) -> ParkedProgram:
-        is_idle = is_arrival(made_for) or self._resident.is_idle(parting, monotonic())
-        cause = ASKED if parting.asked else ARRIVAL if is_arrival(made_for) else IDLE if is_idle else TURN
-        cause = SUSPENDED if parting.suspended else cause
+        cause = self._cause(parting, made_for)
         # An idle program has been quiet for long: its next use of the CPU counts, however soon it comes.
         was_idle = cause in (IDLE, ARRIVAL)
         cpu = ParkedCpu(
@@ -535,6 +542,7 @@ class Parking:
         program = parked_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
         program.waited_in = parting.waits_in if was_idle else None
         program.made_for = made_for
+        program.is_background = self._resident.is_background(parting)
         if is_arrival(made_for):
             # A new program is held, or young: then it is on its GPU.
             young = self._resident.get(young_program(made_for))
@@ -546,3 +554,18 @@ class Parking:
                 program.moved_for = young.program.counts_for
         self.newcomers.credit(made_for, program)
         return program
+
+    def _cause(self, parting: ResidentProgram, made_for: str) -> str:
+        if parting.suspended:
+            return SUSPENDED
+        if parting.asked:
+            return ASKED
+        now, is_background = monotonic(), self._resident.is_background(parting)
+        idle_s = parting.idleness.idle_s(now)
+        if is_arrival(made_for) and (not is_background or idle_s >= self._arrival_rules.idle_after_s):
+            return ARRIVAL
+        if self._resident.is_idle(parting, now):
+            return IDLE
+        waiting = self._parked.get(made_for)
+        is_for_background = waiting is not None and waiting.is_background
+        return BACKGROUND if is_background and not is_for_background else TURN

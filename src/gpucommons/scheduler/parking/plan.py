@@ -13,8 +13,10 @@
    program, lease or client waits for its room, and parking makes that room. A program that waits to be brought back
    comes before leases and clients; one that made room for one of them comes after it. For programs that have just
    started (arrivals.py) a shorter idle time counts.
-5. Jobs that hold more memory than goes with their shards make room before all others.
-6. A program that was brought back stays for `min_residence_s`, and one of class latency stays, unless its owner asks.
+5. A program of class background makes room for those of other classes while it works, after idle ones. It comes back
+   as soon as there is room, after all others that wait, and not next to a program of another class that may still grow.
+6. Jobs that hold more memory than goes with their shards make room before all others.
+7. A program that was brought back stays for `min_residence_s`, and one of class latency stays, unless its owner asks.
 
 The parts below answer in this order: why a program cannot be parked; what waits for room; which programs make room;
 which room is kept for programs that come back; the plan; and, for people, when those that wait will have room.
@@ -103,22 +105,26 @@ _YIELDS_S: Final = 30.0
 
 
 def waiters(situation: ParkSituation) -> list[PlannedProgram]:
-    """Those that wait to be brought back, the longest first."""
+    """Those that wait to be brought back, the longest first; after them those of class background."""
     waiting = [
-        (program.wakes_since_s, program.key, program)
+        (program.is_background, program.wakes_since_s, program.key, program)
         for program in situation.programs
         if program.stage is ParkStage.PARKED and program.wakes_since_s is not None
     ]
-    return [program for _, _, program in sorted(waiting, key=lambda row: row[:2])]
+    return [program for *_, program in sorted(waiting, key=lambda row: row[:3])]
 
 
-def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> Iterator[RoomNeed]:
-    """Programs that wait to be brought back, then the others, each in the order of waiting."""
-    for program in waiters(situation):
-        if program.key not in waking:
-            for device, needed in program.memory.items():
-                yield RoomNeed((device,), needed, program.wakes_since_s or 0.0, id=program.key)
-    yield from sorted(situation.claims.needs, key=lambda need: need.since_s)
+def needs_in_order(situation: ParkSituation, waking: frozenset[str]) -> list[RoomNeed]:
+    """Programs that wait to be brought back, then the others, each in the order of waiting; then the same of class
+    background."""
+    of_programs = [
+        RoomNeed((device,), needed, program.wakes_since_s or 0.0, id=program.key, of_background=program.is_background)
+        for program in waiters(situation)
+        if program.key not in waking
+        for device, needed in program.memory.items()
+    ]
+    needs = [*of_programs, *sorted(situation.claims.needs, key=lambda need: need.since_s)]
+    return sorted(needs, key=lambda need: need.of_background)
 
 
 def needs_before(situation: ParkSituation, program: PlannedProgram) -> list[RoomNeed]:
@@ -139,7 +145,8 @@ def is_parked(situation: ParkSituation, need: RoomNeed) -> bool:
     return any(program.key == need.id and program.stage is ParkStage.PARKED for program in situation.programs)
 
 
-# Which programs make room on a GPU for one that needs it: idle ones, or those that have had their turn. Pure.
+# Which programs make room on a GPU for one that needs it: idle ones, those of class background, or those that have had
+# their turn. Pure.
 #
 # Host memory has to hold all of them, and programs that take turns have to be able to change places later.
 
@@ -240,7 +247,11 @@ def can_take_turns_after(
 
 def can_take_turns(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> bool:
     """Whether the program may make room for the one that waits, and could come back in its place."""
-    return _may_leave(terms, situation, program) and program.bytes <= _turn_budget(terms, situation, need)
+    return (
+        (program.is_background or not need.of_background)
+        and _may_leave(terms, situation, program)
+        and program.bytes <= _turn_budget(terms, situation, need)
+    )
 
 
 def _may_leave(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
@@ -260,7 +271,11 @@ def can_have_room(terms: ParkTerms, situation: ParkSituation, program: PlannedPr
         for other in situation.programs
     ):
         return True
-    others = [other for other in situation.resident if _may_leave(terms, situation, other)]
+    others = [
+        other
+        for other in situation.resident
+        if (other.is_background or not program.is_background) and _may_leave(terms, situation, other)
+    ]
     host = situation.host_budget(terms)
     return all(
         _to_free(terms, situation, device, needed, others, host) is not None
@@ -285,7 +300,7 @@ def kept_rooms(terms: ParkTerms, situation: ParkSituation) -> Mapping[str, froze
         is_next = not making.isdisjoint(program.memory) or _fits(terms, situation, program)
         if terms.oversubscribe and not is_next:
             before |= set(_harmless(terms, situation, program))
-        if terms.oversubscribe or is_next:
+        if (terms.oversubscribe and not program.is_background) or is_next:
             kept[program.key] = frozenset(before)
     return kept
 
@@ -328,6 +343,9 @@ def _wakes(terms: ParkTerms, situation: ParkSituation) -> tuple[tuple[str, ...],
         if not program.touched and not situation.settling.isdisjoint(program.memory):
             waits[program.key] = "a program starts on its GPU; it comes back after that, or when it is used"
             continue
+        if program.is_background and not program.touched and _may_others_grow(situation, program):
+            waits[program.key] = "a program of another class has just started on its GPU, and may need more memory"
+            continue
         if not taken.isdisjoint(program.memory):
             waits[program.key] = "another program is brought back first"
         elif (obstacle := _no_room(terms, situation, program)) is not None:
@@ -340,6 +358,14 @@ def _wakes(terms: ParkTerms, situation: ParkSituation) -> tuple[tuple[str, ...],
             wake.append(program.key)
         taken.update(program.memory)
     return tuple(wake), waits
+
+
+def _may_others_grow(situation: ParkSituation, program: PlannedProgram) -> bool:
+    """Whether a young program of another class is on a device of this one."""
+    return any(
+        other.is_young and not other.is_background and not other.memory.keys().isdisjoint(program.memory)
+        for other in situation.resident
+    )
 
 
 def _no_room(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> str | None:
@@ -378,23 +404,23 @@ def _parks(terms: ParkTerms, situation: ParkSituation, waking: Iterable[str]) ->
 
 def _choose(terms: ParkTerms, situation: ParkSituation, waking: frozenset[str]) -> Iterator[tuple[PlannedProgram, str]]:
     """Programs to be parked, the first first, each with the need for which it makes room."""
-    idle = idle_for(terms, situation, terms.idle_after_s)
     if terms.eager:
-        yield from ((program, "") for program in idle)
+        yield from ((program, "") for program in idle_for(terms, situation, terms.idle_after_s))
     for need in needs_in_order(situation, waking):
         if need.idle_after_s is not None:
             yield from ((program, need.id) for program in _as_much_as_possible(terms, situation, need))
             continue
-        leaving = list(room_for(terms, situation, need, idle, situation.host_budget(terms)))
+        yielding = yielding_programs(terms, situation, terms.idle_after_s, of_background=need.of_background)
+        leaving = list(room_for(terms, situation, need, yielding, situation.host_budget(terms)))
         if not leaving and terms.oversubscribe and need.bytes is not None:
-            others = (program for program in most_served_first(situation) if program not in idle)
+            others = (program for program in most_served_first(situation) if program not in yielding)
             served = [program for program in others if _had_its_turn(terms, situation, program, need)]
-            leaving = room_in_turn(terms, situation, need, idle, served)
+            leaving = room_in_turn(terms, situation, need, yielding, served)
         yield from ((program, need.id) for program in leaving)
 
 
 def _as_much_as_possible(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> list[PlannedProgram]:
-    """Idle programs that make room for a need that goes on without all of it; none where it has its room."""
+    """Programs that make room for a need that goes on without all of it; none where it has its room."""
     (device,) = need.devices
     room = situation.rooms.get(device)
     if room is None:
@@ -403,7 +429,7 @@ def _as_much_as_possible(terms: ParkTerms, situation: ParkSituation, need: RoomN
     missing = (need.bytes or 0) + need.kept.get(device, 0) - room.free_bytes - coming
     host_bytes = situation.host_budget(terms)
     leaving: list[PlannedProgram] = []
-    for program in idle_for(terms, situation, need.idle_after_s or 0.0):
+    for program in yielding_programs(terms, situation, need.idle_after_s or 0.0, of_background=need.of_background):
         if missing > 0 and device in program.memory and program.key not in need.spared and program.bytes <= host_bytes:
             leaving.append(program)
             missing -= program.memory[device]
@@ -412,8 +438,31 @@ def _as_much_as_possible(terms: ParkTerms, situation: ParkSituation, need: RoomN
 
 
 def can_make_room(terms: ParkTerms, situation: ParkSituation, need: RoomNeed) -> bool:
-    """Whether an idle program can be parked for this need of a program that has just started."""
+    """Whether a program can be parked for this need of one that has just started."""
     return bool(_as_much_as_possible(terms, situation, need))
+
+
+def yielding_programs(
+    terms: ParkTerms, situation: ParkSituation, idle_after_s: float, *, of_background: bool
+) -> list[PlannedProgram]:
+    """The programs that make room for another: idle ones, then those of class background at work, unless it is of that
+    class, too. Of these the ones with least to do go first, then the largest."""
+    idle = idle_for(terms, situation, idle_after_s)
+    if of_background:
+        return idle
+    at_work = (
+        program
+        for program in situation.resident
+        if program.is_background
+        and program not in idle
+        and _has_stayed(terms, situation, program)
+        and _may_leave(terms, situation, program)
+    )
+    return [*idle, *sorted(at_work, key=_park_order)]
+
+
+def _park_order(program: PlannedProgram) -> tuple[bool, float, int, str]:
+    return not program.is_over_share, -program.idle_s, -program.bytes, program.key
 
 
 def idle_for(terms: ParkTerms, situation: ParkSituation, idle_after_s: float) -> list[PlannedProgram]:
@@ -422,7 +471,7 @@ def idle_for(terms: ParkTerms, situation: ParkSituation, idle_after_s: float) ->
     Jobs with more memory than their shards come first, then the longest idle, then the largest.
     """
     idle = (program for program in situation.resident if _is_idle(terms, situation, program, idle_after_s))
-    return sorted(idle, key=lambda program: (not program.is_over_share, -program.idle_s, -program.bytes, program.key))
+    return sorted(idle, key=_park_order)
 
 
 def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> bool:
@@ -432,13 +481,18 @@ def _had_its_turn(terms: ParkTerms, situation: ParkSituation, program: PlannedPr
 
 
 def _is_idle(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, idle_after_s: float) -> bool:
-    since_s = program.resident_since_s
     return (
         idle_after_s > 0
         and program.idle_s >= idle_after_s
-        and (since_s is None or situation.now_s - since_s >= terms.min_residence_s)
+        and _has_stayed(terms, situation, program)
         and _may_leave(terms, situation, program)
     )
+
+
+def _has_stayed(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram) -> bool:
+    """Whether it was not brought back lately."""
+    since_s = program.resident_since_s
+    return since_s is None or situation.now_s - since_s >= terms.min_residence_s
 
 
 # When those that wait for room on a GPU will have it, as far as the long turns of oversubscription show. Pure.

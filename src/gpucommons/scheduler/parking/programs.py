@@ -18,7 +18,8 @@ from gpucommons.base.text import printable
 from gpucommons.model.names import process_name
 from gpucommons.model.ownership import Workload
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
-from gpucommons.model.sharing import EARLIER_AGENT, TURN, ParkedFor, ParkedReading
+from gpucommons.model.sharing import BACKGROUND, EARLIER_AGENT, TURN, ParkedFor, ParkedReading
+from gpucommons.model.words import SharingClass
 from gpucommons.pauser.protocol import Paused
 from gpucommons.pauser.stopped import STOPPED
 from gpucommons.scheduler.parking.host import THIS_HOST, NewcomerFacts, ParkHost
@@ -53,6 +54,7 @@ class ParkedProgram:
     made room; empty: none. `comes_after` are the requests from which its room is not kept; None: it is kept from none.
     `made_for_program` is the new program of that need. `touched`: its user uses it or asked for it. `was_moved`: its
     memory was in host memory. `moved_for` is the owner of the new program for which it is parked; empty: none.
+    `is_background`: it is of that class now.
     `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended during a move, and the next
     one knows what came of it.
     """
@@ -82,6 +84,7 @@ class ParkedProgram:
     was_moved: bool = False
     made_for_program: ParkedFor | None = None
     moved_for: str = ""
+    is_background: bool = False
     resident_before: int = 0
     nvml_bytes: int | None = None
     host: ParkHost = THIS_HOST
@@ -127,9 +130,10 @@ class ParkedProgram:
             self.memory,
             self.settled_s,
             wakes_since_s=wakes_since_s,
-            for_turn=self.cause == TURN,
+            for_turn=self.cause in (TURN, BACKGROUND),
             made_for=self.made_for,
             touched=self.touched,
+            is_background=self.is_background,
             owner=self.owner,
             moved_for=self.moved_for,
         )
@@ -326,8 +330,8 @@ class ResidentPrograms:
     ) -> None:
         self._idle_after_s = idle_after_s
         self._arrival_idle_after_s = arrival_idle_after_s
-        # The keys of programs of class latency, as of the last reading.
-        self.latency: AbstractSet[str] = frozenset()
+        # The class of each program, as of the last reading; without one: batch.
+        self._classes: Mapping[str, SharingClass] = {}
         # When the first reading came: programs that it shows are not new.
         self._first_s: float | None = None
         self._oversubscribe = oversubscribe
@@ -359,9 +363,11 @@ class ResidentPrograms:
         in_turns: AbstractSet[str],
         parked: AbstractSet[ProcessKey],
         as_of_s: float,
+        classes: Mapping[str, SharingClass],
     ) -> None:
-        """One reading: programs that take part and that do not, the keys of those that are paused, or take turns; and
-        the processes that are parked."""
+        """One reading: programs that take part and that do not, the keys of those that are paused, or take turns; the
+        processes that are parked; and the classes of programs."""
+        self._classes = classes
         if self._first_s is None:
             self._first_s = as_of_s
         alone = {exemption.program.key: ParkRefusal(WhyNot.LEFT_ALONE, exemption.sentence) for exemption in exempt}
@@ -402,6 +408,9 @@ class ResidentPrograms:
 
     # For the planner
 
+    def is_background(self, resident: ResidentProgram) -> bool:
+        return self._classes.get(resident.key) is SharingClass.BACKGROUND
+
     def is_idle(self, resident: ResidentProgram, now_s: float) -> bool:
         return 0 < self._idle_after_s <= resident.idleness.idle_s(now_s)
 
@@ -420,6 +429,7 @@ class ResidentPrograms:
         is_candidate = (
             resident.asked
             or self._oversubscribe
+            or self.is_background(resident)
             or self.is_idle(resident, now_s)
             or idle_s >= self._arrival_idle_after_s
         )
@@ -439,7 +449,8 @@ class ResidentPrograms:
             container_room_bytes=self._host.container_room_bytes(resident.pids) if is_candidate else math.inf,
             asked=resident.asked,
             is_young=not woken and self._is_young(resident, now_s),
-            is_latency=program.key in self.latency,
+            is_latency=self._classes.get(program.key) is SharingClass.LATENCY,
+            is_background=self.is_background(resident),
             is_over_share=program.is_over_share,
             processes=program.process_keys,
             owner=program.counts_for,

@@ -4,6 +4,7 @@ Moving memory costs seconds, so that these turns are minutes long. The program t
 makes room; a move costs at most a tenth of that time.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -62,7 +63,8 @@ def _competing(situation: ParkSituation, device: str) -> Iterator[str]:
 #    that takes its place.
 # 2. Programs that take short turns with others cost the GPU nothing while they are moved, because the others use their
 #    time. They stay for `min_residence_s`.
-# 3. The program that has had most of the GPU's time makes room, once it is ahead of the one that waits: in short turns
+# 3. A program of class background makes room for those of other classes once it has stayed for `min_residence_s`.
+# 4. The program that has had most of the GPU's time makes room, once it is ahead of the one that waits: in short turns
 #    by half of the time that moving takes, otherwise at all. A job that holds more memory than goes with its shards
 #    makes room first, and need not be ahead.
 
@@ -91,6 +93,8 @@ def most_served_first(situation: ParkSituation) -> list[PlannedProgram]:
 def turn_end_s(terms: ParkTerms, situation: ParkSituation, program: PlannedProgram, need: RoomNeed) -> float:
     """When the turn of a program ends, if nothing changes until then."""
     moving_s = program.bytes / OUT_BYTES_S + (need.bytes or 0) / IN_BYTES_S
+    if program.is_background and not need.of_background:
+        return program.resident_since_s + terms.min_residence_s if program.resident_since_s is not None else -math.inf
     stays_s = 0.0 if program.in_turns else moving_s * (1 - _MOVING_RATIO) / _MOVING_RATIO
     may_end_s = program.on_gpu_since_s + max(terms.min_residence_s, stays_s)
     lead_s = moving_s * _LEAD_RATIO if program.in_turns else 0.0

@@ -67,13 +67,13 @@ class PlannedProgram:
     `was_in_turns`: it did so lately, and is expected to do so again. `uses_gpu`: it used the GPU lately, or waits for
     its turn to. `idle_s` is for how long neither its GPU nor its CPU was used, 0 where that is not known. `obstacle` is
     why it cannot be parked. `container_room_bytes` is what the memory limits of its cgroups leave, infinite where there
-    is none; None: not known. `asked`: a person requested to park it.
-    `wakes_since_s` is since when it waits to be brought back; None: it does not. `for_turn`: it was parked while it
-    worked, for the turn of another. `made_for` is the need for which it made room; empty: none. `touched`: it waits
-    because its user uses it or asked for it. `is_young`: it came to its GPU a few minutes ago. `is_latency`: it is of
-    class latency, and is parked only if its owner asks. `is_over_share`: its job holds more GPU memory than goes with
-    its shards. `processes` are those on the GPU. `owner` is its owner, `moved_for` that of the newcomer
-    for which it was parked; empty: none.
+    is none; None: not known. `asked`: a person requested to park it. `wakes_since_s` is since when it waits to be
+    brought back; None: it does not. `for_turn`: it was parked while it worked, for the turn of another. `made_for` is
+    the need for which it made room; empty: none. `touched`: it waits because its user uses it or asked for it.
+    `is_young`: it came to its GPU a few minutes ago. `is_latency`: it is of class latency, and is parked only if its
+    owner asks. `is_background`: it is of class background, and makes room for programs of other classes while it works.
+    `is_over_share`: its job holds more GPU memory than goes with its shards. `processes` are those on the GPU. `owner`
+    is its owner, `moved_for` that of the newcomer for which it was parked; empty: none.
     """
 
     key: str
@@ -95,6 +95,7 @@ class PlannedProgram:
     touched: bool = True
     is_young: bool = False
     is_latency: bool = False
+    is_background: bool = False
     is_over_share: bool = False
     processes: frozenset[ProcessKey] = frozenset()
     owner: str = ""
@@ -122,12 +123,12 @@ _NOTHING_KEPT: Final[Mapping[str, int]] = {}
 class RoomNeed(NamedTuple):
     """A lease or an nvshare client waits for `number` of these devices, or a parked program for its own.
 
-    `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it.
-    `id` is the request for a lease, the name of the client or the key of the program. `kept` is free memory of each
-    device that it cannot have: a lease does not get what other leases declared, whether they use it or not.
-    `idle_after_s`: programs that were idle for so long make room for it, as far as they can, and no others; None: those
-    of `ParkTerms`, if they make all of the room. Such a need has one device. `spared` are keys of programs that make
-    none.
+    `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it. `id`
+    is the request for a lease, the name of the client or the key of the program. `kept` is free memory of each device
+    that it cannot have: a lease does not get what other leases declared, whether they use it or not. `idle_after_s`:
+    programs that were idle for so long make room for it, as far as they can, and no others; None: those of `ParkTerms`,
+    if they make all of the room. Such a need has one device. `spared` are keys of programs that make none.
+    `of_background`: it is that of a program of class background, for which no other one makes room while it works.
     """
 
     devices: tuple[str, ...]
@@ -138,6 +139,7 @@ class RoomNeed(NamedTuple):
     kept: Mapping[str, int] = _NOTHING_KEPT
     idle_after_s: float | None = None
     spared: frozenset[str] = frozenset()
+    of_background: bool = False
 
 
 class RoomClaims(NamedTuple):

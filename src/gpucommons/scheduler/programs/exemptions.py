@@ -191,11 +191,8 @@ def _of_display(process: GpuUser) -> _Verdict | None:
 def _of_program(program: Program, around: Circumstances) -> _Verdict | None:
     if around.scope is ShareScope.OWN and program.uid != around.agent_uid:
         return _not_own(program, around.agent_uid)
-    labelled = next((p for p in program.processes if says_no(p.labels, SHARE_LABEL)), None)
-    if labelled is not None:
-        return _Verdict(
-            Exempt.LABEL, f"its container has the label {SHARE_LABEL}={labelled.labels[SHARE_LABEL].strip()}"
-        )
+    if refusing := _refusing_labels(program):
+        return _Verdict(Exempt.LABEL, f"its container has the label {SHARE_LABEL}={refusing[0].strip()}")
     rule = exempting_rule(around.rules, program)
     if rule is not None:
         return _Verdict(Exempt.RULE, f"sharing_quotas.{printable(rule.name, _LONGEST_REASON)} has share = false")
@@ -204,6 +201,15 @@ def _of_program(program: Program, around: Circumstances) -> _Verdict | None:
     if around.obstacle:
         return _Verdict(Exempt.PAUSER, f"no program can be paused: {printable(around.obstacle, _LONGEST_REASON)}")
     return None
+
+
+def is_labelled_alone(program: Program) -> bool:
+    """Whether its container or pod says that it takes no part."""
+    return bool(_refusing_labels(program))
+
+
+def _refusing_labels(program: Program) -> list[str]:
+    return [process.labels[SHARE_LABEL] for process in program.processes if says_no(process.labels, SHARE_LABEL)]
 
 
 def _not_own(program: Program, agent_uid: int) -> _Verdict:

@@ -5,7 +5,7 @@ A program has a short name, as people know it, and is active or not on each of i
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from gpucommons.model.ownership import WHOLE_SM, Owner, OwnerKind, ProcessShare,
 from gpucommons.model.process_identity import ProcessContext, ProcessKey
 from gpucommons.model.snapshot import Readings
 from gpucommons.model.workloads import Container, all_containers
-from gpucommons.rules.placement import leases_of_processes, memory_shares
+from gpucommons.rules.placement import lease_of_ancestors, leases_by_client, leases_of_processes, memory_shares
 
 # Whether a process used its GPU, and which device that is, from one GPU reading. Pure.
 #
@@ -295,14 +295,20 @@ def read_programs(readings: Readings, as_of_s: float) -> ProgramReading | None:
             uses_of_process.setdefault((process.pid, None if share is None else share.key), []).append((use, share))
     surroundings, contexts = _Surroundings(readings), readings.process_contexts or {}
     leases = leases_of_processes(readings)
-    granted = () if readings.leases is None else readings.leases.leases
-    lease_classes = {lease.request.id: lease.request.sharing_class for lease in granted if lease.request.sharing_class}
     rows = []
     for (pid, key), uses in uses_of_process.items():
         context, lease = (_NO_CONTEXT, None) if key is None else (contexts.get(key, _NO_CONTEXT), leases.get(key))
-        row = surroundings.describe(pid, key, uses, context, lease)
-        rows.append(replace(row, lease_class=lease_classes[lease]) if lease in lease_classes else row)
+        share = uses[0][1]
+        found = _NOT_LISTED if share is None else _Found(share.workload, share.owner, share.reason)
+        rows.append(surroundings.describe(pid, key, [use for use, _ in uses], found, context, lease))
     return ProgramReading(tuple(sorted(rows, key=_by_pid)), frozenset(unlisted), as_of_s, busy)
+
+
+def read_newcomer(readings: Readings, key: ProcessKey, workload: Workload, context: ProcessContext) -> GpuUser:
+    """A process that no reading has listed yet, as the next one will have it. On which GPU it is, is not known."""
+    leases = readings.leases
+    lease = None if leases is None else lease_of_ancestors(context.ancestors, leases_by_client(leases))
+    return _Surroundings(readings).describe(key.pid, key, [], _Found(workload, None, None), context, lease)
 
 
 def _busy_ratio(gpu: Gpu, process: GpuProcess, share: ProcessShare | None) -> float | None:
@@ -327,14 +333,28 @@ def _by_pid(process: GpuUser) -> tuple[int, int]:
     return process.pid, -1 if process.key is None else process.key.start_ticks
 
 
+class _Found(NamedTuple):
+    """What attribution has found of a process."""
+
+    workload: Workload
+    owner: Owner | None
+    reason: Reason | None
+
+
+_NOT_LISTED: Final = _Found(_NO_WORKLOAD, None, Reason.PROCESS_GONE)
+
+
 class _Surroundings:
-    """What the other readings know of a process: the groups of its user, the labels of its container and pod."""
+    """What the other readings know of a process: the groups of its user, the labels of its container and pod, the class
+    that was requested with its lease."""
 
     def __init__(self, readings: Readings) -> None:
         self._containers: Mapping[str, Container] = all_containers(readings.docker, readings.podman)
         self._pods = readings.pods
         mapped = () if readings.job_mapping is None else readings.job_mapping.jobs.values()
         self._gpu_shares = {job.id: float(job.share) for jobs in mapped for job in jobs if job.share < 1}
+        granted = () if readings.leases is None else readings.leases.leases
+        self._lease_classes = {lease.request.id: lease.request.sharing_class for lease in granted}
         self._over_share = {job for (job, _), share in memory_shares(readings).items() if share.is_exceeded}
         self._groups: dict[str, set[str]] = {}
         if readings.users is not None:
@@ -348,24 +368,24 @@ class _Surroundings:
         self,
         pid: int,
         key: ProcessKey | None,
-        uses: Iterable[tuple[DeviceUse, ProcessShare | None]],
+        uses: Iterable[DeviceUse],
+        found: _Found,
         context: ProcessContext,
         lease: str | None,
     ) -> GpuUser:
-        rows = list(uses)
-        share = rows[0][1]
-        workload, owner = (_NO_WORKLOAD, None) if share is None else (share.workload, share.owner)
+        workload, owner, reason = found
         return GpuUser(
             pid,
             key,
             _job_key(pid, key, workload, context, lease),
-            tuple(sorted((use for use, _ in rows), key=lambda use: (use.device, use.kind))),
+            tuple(sorted(uses, key=lambda use: (use.device, use.kind))),
             workload,
             owner,
-            Reason.PROCESS_GONE if share is None else share.reason,
+            reason,
             context,
             frozenset(self._groups.get(_person(owner, workload), ())),
             self._labels(workload),
+            self._lease_classes.get(lease or "", ""),
             gpu_share=self._gpu_shares.get(workload.job or ""),
             is_over_share=workload.job in self._over_share,
         )

@@ -434,10 +434,8 @@ class Programs:
         if self.parking is not None:
             paused = {key for key, member in self._members.items() if member.client.standing in _PAUSED}
             in_turns = {key for key, member in self._members.items() if member.takes_turns}
-            latency = {
-                key for key, member in self._members.items() if member.client.sharing_class is SharingClass.LATENCY
-            }
-            self.parking.see(division.programs, division.exempt, paused, in_turns, reading.as_of_s, latency)
+            classes = {key: member.client.sharing_class for key, member in self._members.items()}
+            self.parking.see(division.programs, division.exempt, paused, in_turns, reading.as_of_s, classes)
 
     def _sample_use(self, reading: ProgramReading, now: float) -> None:
         """What the processes of each client used of its GPU since the last reading."""
@@ -682,14 +680,21 @@ class Programs:
         self._turns.perform(self._policy.limit_core(member.client, limits.core_percent, now))
         self._turns.perform(self._policy.set_class(member.client, limits.sharing_class, now))
 
+    def class_of(self, program: Program) -> SharingClass:
+        """Of any program: also of one that is parked, or has just started."""
+        return self._decide(program, sorted(names(program))).sharing_class
+
     def _look_up(self, member: _Member) -> ClientLimits:
-        pod = pod_of(member.program)
+        return self._decide(member.program, self._names(member))
+
+    def _decide(self, program: Program, called: Iterable[str]) -> ClientLimits:
+        pod = pod_of(program)
         return quotas.decide(
-            set_limit=self._limits.set_for(self._names(member)),
+            set_limit=self._limits.set_for(called),
             annotation=None if pod is None else self._limits.annotations.get(pod),
-            config=quota_of(self._rules, member.program),
-            label=class_of_label(member.program),
-            lease=class_of_lease(member.program),
+            config=quota_of(self._rules, program),
+            label=class_of_label(program),
+            lease=class_of_lease(program),
         )
 
     def _names(self, member: _Member) -> Iterable[str]:

@@ -34,10 +34,12 @@ from gpucommons.config.scheduler import ParkingSettings, SchedulerSettings
 from gpucommons.model.gpu import DeviceActivity
 from gpucommons.model.leases import TrespassReport
 from gpucommons.model.sharing import SharingReading
+from gpucommons.model.words import SharingClass
 from gpucommons.pauser.client import PauserSettings
 from gpucommons.scheduler.parking.arrivals import GpuMemory
 from gpucommons.scheduler.parking.host import THIS_HOST, ParkHost
 from gpucommons.scheduler.parking.moves import RoomReader
+from gpucommons.scheduler.parking.newcomers import NewcomerLookup
 from gpucommons.scheduler.parking.parking import Parking
 from gpucommons.scheduler.parking.suspended import BatchSystem
 from gpucommons.scheduler.parking.values import RoomClaims, RoomNeed
@@ -71,7 +73,7 @@ class ProgramSharing:
 
     `rooms` reads the free memory of GPUs; without it no program is parked. `enforcement`: programs on GPUs that are
     leased to others are paused. `host` is what parking asks about processes, `batch` the batch system whose suspended
-    jobs are parked.
+    jobs are parked, and `lookup` what is known of programs that have just started.
     """
 
     pauser: PauserSettings
@@ -81,6 +83,7 @@ class ProgramSharing:
     enforcement: EnforcementTerms | None = None
     host: ParkHost = THIS_HOST
     batch: BatchSystem | None = None
+    lookup: NewcomerLookup = lambda process, command_line: None
 
 
 class _Order(NamedTuple):
@@ -153,6 +156,8 @@ class SchedulerServer:
                     sharing.rules,
                     os.geteuid() if settings.share_programs == "own" else None,
                     sharing.batch,
+                    self.programs.class_of,
+                    sharing.lookup,
                 )
         self._measuring = Measuring(self._turns, meter, self._turn_measured)
         self._reader = StateReader(
@@ -549,6 +554,7 @@ class SchedulerServer:
                 client.memory.need_bytes - (client.memory.nvml_bytes or 0),
                 client.turn.wait_s,
                 id=client_name(client.id),
+                of_background=client.sharing_class is SharingClass.BACKGROUND,
             )
             for gpu in self.policy.gpus.values()
             for client in gpu.order.waiting.values()
