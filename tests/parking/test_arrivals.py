@@ -200,7 +200,11 @@ def test_a_newcomer_does_not_wait_for_a_driver_that_does_not_answer() -> None:
     ("gpu", "program", "short"),
     [
         (GpuMemory(10, TOTAL, 0), resident("p0", 90), True),
-        (GpuMemory(25, TOTAL, 0), resident("p0", 75), False),
+        (GpuMemory(49, TOTAL, 0), resident("p0", 51), True),
+        (GpuMemory(50, TOTAL, 0), resident("p0", 50), False),
+        (GpuMemory(10, TOTAL, 0), PlannedProgram("p0", ParkStage.PARKING, {GPU: 90}), True),
+        (GpuMemory(10, TOTAL, 0), PlannedProgram("p0", ParkStage.PARKING, {"GPU-1": 90}), False),
+        (GpuMemory(10, TOTAL, 0), PlannedProgram("p0", ParkStage.WAKING, {GPU: 90}), False),
         (GpuMemory(None, TOTAL, 0), resident("p0", 90), False),
         (GpuMemory(10, TOTAL, 0, is_mig=True), resident("p0", 90), False),
         (GpuMemory(10, TOTAL, 0), resident("p0", 90, idle_s=119.0), False),

@@ -23,7 +23,7 @@ from waiting import until
 
 MIB, GIB = 1 << 20, 1 << 30
 IDLE = [Phase(None)]
-TERMS = "arrival_idle_after_s = 2\nmin_residence_s = 0\nsettle_s = 2\n"
+TERMS = "arrival_idle_after_s = 2\nmin_residence_s = 0\n"
 WATCHED = "new programs wait for room on nvidia0"
 HAS_ROOM = "every GPU has room"
 CHURNER = 4712
@@ -40,13 +40,15 @@ def node() -> Iterator[SharedNode]:
 class FullGpu:
     """A GPU of 200 MiB, most of which idle programs hold."""
 
-    def __init__(self, node: SharedNode, idle: int = 2, room: str = "100%", sections: str = "") -> None:
+    def __init__(
+        self, node: SharedNode, idle: int = 2, room: str = "100%", sections: str = "", settle_s: int = 2
+    ) -> None:
         self.node = node
         files = device_files(node.run / "dev")
         node.shared.cuda.gpu_has(200 * MIB)
         # Root is known there: it sees the names of all users.
         self._api = f"unix:{node.run}/api.sock"
-        parking = f'arrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}{sections}'
+        parking = f'arrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}settle_s = {settle_s}\n{sections}'
         self.sections = f'[web]\nsocket = "{self._api}"\n[parking]\n{parking}'
         self.idle = [node.program(phases=IDLE, memory_bytes=64 * MIB) for _ in range(idle)]
         for one in self.idle:
@@ -178,6 +180,19 @@ def test_four_that_arrive_at_once_all_start(node: SharedNode) -> None:
 
 
 @pytest.mark.long
+def test_programs_that_begin_one_after_another_use_the_same_room(node: SharedNode) -> None:
+    """The room of one that has ended is kept for none, however soon the next one begins."""
+    gpu = FullGpu(node, room="60%", settle_s=60)
+    gpu.wait_until_watched()
+    for _ in range(4):
+        one = gpu.program_of(gpu.spawn(8 * MIB))
+        one.runs()
+        one.end()
+    assert gpu.parks == 0
+    assert sum("goes on after" in line and "it has room" in line for line in node.agent.lines) == 4
+
+
+@pytest.mark.long
 def test_a_user_that_keeps_starting_programs_spends_its_budget(node: SharedNode) -> None:
     """Its programs make others wait to come back; then they get no more room from others, and `parked` says why."""
     needs_root()
@@ -257,7 +272,7 @@ def test_a_program_that_a_rule_leaves_alone_does_not_wait(node: SharedNode) -> N
 @pytest.mark.long
 def test_more_is_parked_as_the_use_of_a_young_program_comes_near_what_is_free(node: SharedNode) -> None:
     """It has begun on a GPU with room, and was not held."""
-    gpu = FullGpu(node, room="60%")
+    gpu = FullGpu(node, room="40%")
     node.wait_for(lambda: all(node.client(one) for one in gpu.idle), "the agent sees the idle ones")
     assert not gpu.would_wait
     # By NVML the GPU has 140 GiB.
@@ -384,7 +399,7 @@ def test_it_works_among_the_programs_of_one_user_without_root() -> None:
         idle = shared.program(phases=IDLE, prefix=("setsid", *as_user(uid)), memory_bytes=128 * MIB)
         idle.program.wait_for_user()
         config = directory / "config.toml"
-        config.write_text(f'[parking]\narrival_room = "100%"\ndevice_files = "{files}"\n{TERMS}')
+        config.write_text(f'[parking]\narrival_room = "100%"\ndevice_files = "{files}"\n{TERMS}settle_s = 2\n')
         environment = {
             **shared.environment(),
             "RUNTIME_DIRECTORY": "",

@@ -18,6 +18,7 @@ from gpucommons.model.host import HostMemory
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.model.sharing import ParkedReading
 from gpucommons.pauser.backend import State
+from gpucommons.pauser.protocol import Notice, NoticeKind
 from gpucommons.scheduler.parking.host import ThisHost
 from gpucommons.scheduler.parking.programs import ResidentPrograms
 from gpucommons.scheduler.parking.values import RoomNeed
@@ -93,6 +94,22 @@ def test_programs_on_a_mig_device_are_refused_before_the_driver_is_asked(cuda: F
         await asyncio.to_thread(program.runs)
 
     rig.run(body)
+
+
+def test_a_program_that_has_memory_already_does_not_wait_for_room(cuda: FakeCuda, record: Path) -> None:
+    """It opened device files again, and the pauser took it for new."""
+    (program,) = started(cuda)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+
+    async def body() -> None:
+        rig.read()
+        assert (await rig.pauser.lock(program.key, timeout_ms=1000)).failure is None
+        rig.parking.hear(Notice(program.key, GPU, NoticeKind.ARRIVED))
+        assert rig.parking.newcomers.newcomers == []
+        await asyncio.to_thread(program.runs)
+
+    rig.run(body)
+    assert list(record.iterdir()) == []
 
 
 def test_orders_for_a_stopped_program_are_refused_with_the_reason(cuda: FakeCuda, record: Path) -> None:

@@ -14,14 +14,22 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gpucommons.model.process_identity import ProcessKey
-from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch, _DeviceEvents
+from gpucommons.pauser.arrivals import (
+    _MAX_TRIES,
+    FIRST_TRY_S,
+    LATER_TRY_S,
+    ArrivalTerms,
+    ArrivalWatch,
+    _DeviceEvents,
+)
 from needs import needs_root
 from users import in_namespace
 from waiting import until
 
 NAMES = ("nvidiactl", "nvidia-uvm", "nvidia0")
 # Opens the files in the order in which CUDA does, maps the libraries if they are given, and has a context if that is.
-# At each line it starts a child that opens the control file again: a fork, or with `run` another program.
+# At `context` it opens what a context opens. At any other line it starts a child that opens the control file again: a
+# fork, or with `run` another program.
 PROGRAM = """
 import ctypes, mmap, os, sys, threading
 directory, libraries, context = sys.argv[1:]
@@ -39,6 +47,10 @@ if context == "ready":
     named.wait()
 print("ready", flush=True)
 for line in sys.stdin:
+    if line == "context\\n":
+        files += [os.open(f"{directory}/nvidia-uvm", os.O_RDWR) for _ in range(2)]
+        print("done", flush=True)
+        continue
     if line == "run\\n":
         code = "import os, sys; os.open(sys.argv[1], os.O_RDWR); sys.stdin.readline()"
         print(os.posix_spawn(sys.executable, [sys.executable, "-c", code, f"{directory}/nvidiactl"], {}), flush=True)
@@ -81,6 +93,13 @@ class Watched:
             self._seen.append(self._candidates.get(timeout=30))
         return self._seen
 
+    def next_after(self, order: Callable[[], object]) -> int:
+        """The first candidate after that."""
+        while not self._candidates.empty():
+            self._seen.append(self._candidates.get())
+        order()
+        return self._candidates.get(timeout=30)
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -111,6 +130,15 @@ def program(directory: Path, libraries: str = "", context: str = "") -> Iterator
     finally:
         process.kill()
         process.communicate()
+
+
+def order(process: "subprocess.Popen[str]", line: str) -> str:
+    """Its answer."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+    return process.stdout.readline()
 
 
 def test_a_child_of_a_program_that_only_reads_the_gpu_is_new(directory: Path, watched: Watched) -> None:
@@ -150,30 +178,69 @@ def test_a_monitor_is_not_held(directory: Path, watched: Watched) -> None:
 def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, watched: Watched) -> None:
     library = directory / "libcuda.so.1"
     library.write_bytes(b"\0" * 4096)
-    with program(directory, str(library)) as old:
+    with program(directory, str(library), "ready") as old:
         watched.begin()
-        assert old.stdin is not None
-        assert old.stdout is not None
-        old.stdin.write("\n")
-        old.stdin.flush()
-        child = int(old.stdout.readline())
+        child = int(order(old, ""))
         with program(directory) as new:
             found = watched.seen_before(new.pid)
     assert old.pid not in found
     assert child not in found
 
 
-def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watched) -> None:
-    """A notebook, or a monitor that is taken for a program, starts a training."""
+def test_a_program_that_had_initialised_cuda_without_a_context_is_new(directory: Path, watched: Watched) -> None:
+    """Libraries do so as they are imported, long before a model is loaded."""
     library = directory / "libcuda.so.1"
     library.write_bytes(b"\0" * 4096)
     with program(directory, str(library)) as old:
         watched.begin()
-        assert old.stdin is not None
-        assert old.stdout is not None
-        old.stdin.write("run\n")
-        old.stdin.flush()
-        watched.seen_before(int(old.stdout.readline()))
+        assert watched.next_after(lambda: order(old, "context")) == old.pid
+        assert watched.gpu_of[old.pid]() == "GPU-0"
+
+
+def test_what_others_open_makes_no_program_a_candidate_again(directory: Path, watched: Watched) -> None:
+    """A program that has opened NVML reads its data for minutes, while a monitor starts every second."""
+    watched.begin()
+    with program(directory) as reads:
+        watched.seen_before(reads.pid)
+        for _ in range(_MAX_TRIES):
+            with program(directory) as monitor:
+                found = watched.seen_before(monitor.pid)
+        # It may have been seen with some of its files first.
+        assert found.count(reads.pid) <= len(NAMES)
+        assert watched.next_after(lambda: order(reads, "context")) == reads.pid
+
+
+def test_what_a_program_opens_while_it_is_tried_is_tried_next(directory: Path) -> None:
+    """Its context may begin when the time of the first try is nearly over."""
+    tried: queue.Queue[tuple[int, float]] = queue.Queue()
+    end = threading.Event()
+
+    def hold(key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
+        tried.put((key.pid, within_s))
+        end.wait(60)
+        return False
+
+    watch, begun = ArrivalWatch(hold, directory), threading.Event()
+    watch.watch(ArrivalTerms({0: "GPU-0"}, frozenset({0})), begun=begun.set)
+    assert begun.wait(30)
+    with program(directory) as new:
+        assert tried.get(timeout=30) == (new.pid, FIRST_TRY_S)
+        order(new, "context")
+        with program(directory) as later:
+            # When this one was noticed, what the first one opened before was seen, too.
+            assert tried.get(timeout=30) == (later.pid, FIRST_TRY_S)
+            end.set()
+            until(lambda: (new.pid, LATER_TRY_S) in tried.queue, "it is tried again")
+    watch.watch(None)
+
+
+def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watched) -> None:
+    """A notebook, or a monitor that is taken for a program, starts a training."""
+    library = directory / "libcuda.so.1"
+    library.write_bytes(b"\0" * 4096)
+    with program(directory, str(library), "ready") as old:
+        watched.begin()
+        watched.seen_before(int(order(old, "run")))
 
 
 # In a mount namespace of its own, the directory is on a file system that never answers.

@@ -1,10 +1,11 @@
 """Notices programs that begin to use a GPU, and holds them before their first large allocation.
 
-The kernel reports each open of a GPU's device files (inotify), 15 ms before the driver can lock the new program and
-160 ms before the program can allocate memory. The report names no process: those whose open files include a GPU, the
-youngest first, are candidates, except for programs that had CUDA before and their forks. A container may have device
-files of its own: with root, the kernel's process events (netlink connector) show each program that is executed, and the
-device files that it sees are watched as well.
+The kernel reports each open of a GPU's device files (inotify), 15 ms before the driver can lock the new program and 160
+ms before the program can allocate memory. The report names no process: those whose open files include a GPU, the
+youngest first, are candidates once they have opened more than at the last look, except for programs that had a context
+before and their forks. One that has initialised CUDA without a context holds no memory: it is new. A container may have
+device files of its own: with root, the kernel's process events (netlink connector) show each program that is executed,
+and the device files that it sees are watched as well.
 
 A candidate is locked as soon as the driver can, by attempts every 2 ms. Most candidates only look (nvidia-smi): the
 attempts end with the process, or after some seconds. The agent decides whether a program that is held waits for room.
@@ -88,10 +89,13 @@ class Opened(NamedTuple):
 
 @dataclass(slots=True)
 class _Tried:
-    """`times`: how often it was a candidate. `now`: a thread tries to lock it. `done`: it has CUDA."""
+    """`opened` is what it had opened at the last look, `times` how often that was more than before. `now`: a thread
+    tries to lock it; `again`: it has opened more since that began. `done`: it has CUDA."""
 
     owner: str
+    opened: Opened
     times: int = 0
+    again: bool = False
     now: bool = True
     done: bool = False
 
@@ -158,10 +162,8 @@ class ArrivalWatch:
         """Until the agent asks for nothing any more."""
         with _DeviceEvents() as opens, _ExecEvents() as execs:
             self._add_all(opens)
-            # Programs that have CUDA now are not new. A program that begins in this moment is noticed by its next open.
-            self._known = {
-                key for key, opened in self._scan(float("inf")) if opened.uvm and self._has_cuda(key.pid, opened)
-            }
+            # Programs that have a context now are not new. One that begins in this moment is noticed by its next open.
+            self._known = {key for key, opened in self._scan(float("inf")) if self._has_context(key.pid, opened)}
             self._tried.clear()
             self._report_begun()
             sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
@@ -213,13 +215,19 @@ class ArrivalWatch:
             self._tried = {key: row for key, row in self._tried.items() if row.now or self._parent(key.pid) is not None}
         for rest_s in (0.0, *_SCAN_AGAIN_S):
             time.sleep(rest_s)
-            for key, _ in self._scan(_SCAN_S):
-                if self._is_candidate(key):
-                    self._try(key)
+            for key, opened in self._scan(_SCAN_S):
+                if self._is_candidate(key, opened):
+                    self._try(key, opened)
 
-    def _is_candidate(self, key: ProcessKey) -> bool:
+    def _is_candidate(self, key: ProcessKey, opened: Opened) -> bool:
+        """Opens by others say nothing of it: a program may prepare its data for minutes between NVML and CUDA."""
         tried = self._tried.get(key)
-        if key in self._known or (tried is not None and (tried.now or tried.done or tried.times >= _MAX_TRIES)):
+        if key in self._known or (tried is not None and (tried.done or tried.times >= _MAX_TRIES)):
+            return False
+        if tried is not None and tried.opened == opened:
+            return False
+        if tried is not None and tried.now:
+            tried.opened, tried.again = opened, True
             return False
         users = {process.pid for process in self._known} | {
             process.pid for process, row in self._tried.items() if row.done
@@ -230,15 +238,16 @@ class ArrivalWatch:
         tries = [row.owner for row in self._tried.values() if row.now]
         return len(tries) < _MAX_CANDIDATES and tries.count(self._owner(key.pid)) < _MAX_OF_OWNER
 
-    def _try(self, key: ProcessKey) -> None:
-        tried = self._tried.setdefault(key, _Tried(self._owner(key.pid)))
-        tried.now = True
-        within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
-        tried.times += 1
+    def _try(self, key: ProcessKey, opened: Opened) -> None:
+        tried = self._tried.setdefault(key, _Tried(self._owner(key.pid), opened))
+        tried.opened, tried.now, tried.again = opened, True, True
 
         def hold() -> None:
             try:
-                tried.done = self._hold(key, within_s, lambda: self._gpu_of(key))
+                while tried.again and not tried.done and tried.times < _MAX_TRIES:
+                    within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
+                    tried.again, tried.times = False, tried.times + 1
+                    tried.done = self._hold(key, within_s, lambda: self._gpu_of(key))
             finally:
                 tried.now = False
 
@@ -298,9 +307,12 @@ class ArrivalWatch:
             return True
         if _CUDA_LIBRARY not in maps:
             return False
-        return _NVML_LIBRARY not in maps or opened.uvm > _NVML_UVM_FILES or self._has_context(pid)
+        return _NVML_LIBRARY not in maps or self._has_context(pid, opened)
 
-    def _has_context(self, pid: int) -> bool:
+    def _has_context(self, pid: int, opened: Opened) -> bool:
+        """Or is about to: the files are opened first."""
+        if opened.uvm > _NVML_UVM_FILES:
+            return True
         tasks = self._procfs / str(pid) / "task"
         try:
             names = ((tasks / thread / "comm").read_bytes() for thread in os.listdir(tasks))

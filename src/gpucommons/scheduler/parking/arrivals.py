@@ -191,17 +191,26 @@ def _at_least(budget_s: float, lost_s: Mapping[str, float]) -> frozenset[str]:
 def short_devices(
     rules: ArrivalRules, terms: ParkTerms, situation: ParkSituation, memory: Mapping[str, GpuMemory]
 ) -> frozenset[str]:
-    """The GPUs on which a newcomer would be held: short of room, with programs that can be parked for it."""
+    """The GPUs on which a newcomer is held until it is seen whether it has room: those without room for two of them,
+    where programs can be parked, or are on their way."""
     yielding = yielding_programs(terms, situation, rules.idle_after_s, of_background=False)
+    moving = [program for program in situation.programs if program.stage is ParkStage.PARKING]
     return frozenset(
         device
         for device, gpu in memory.items()
-        if rules.on
+        if is_full(rules, gpu) and any(device in program.memory for program in (*yielding, *moving))
+    )
+
+
+def is_full(rules: ArrivalRules, gpu: GpuMemory) -> bool:
+    """Whether it has no room for two newcomers that begin at once: the memory that one of them takes is not seen in
+    time. The driver cannot move memory of MIG devices."""
+    return (
+        rules.on
         and not gpu.is_mig
         and gpu.free_bytes is not None
         and gpu.total_bytes is not None
-        and gpu.free_bytes < rules.room(gpu.total_bytes)
-        and any(device in program.memory for program in yielding)
+        and gpu.free_bytes < 2 * rules.room(gpu.total_bytes)
     )
 
 

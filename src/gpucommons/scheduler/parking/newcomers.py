@@ -7,7 +7,7 @@ any program is paused: the record names them before the lock, and the pauser res
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from time import monotonic
@@ -126,7 +126,7 @@ class Newcomers:
 
     # What the pauser reports
 
-    def hear(self, notice: Notice, resident: Iterable[ResidentProgram]) -> None:
+    def hear(self, notice: Notice, resident: Collection[ResidentProgram]) -> None:
         """A newcomer is held, or was resumed by the pauser itself."""
         arrival = self._arrivals.get(notice.process)
         if notice.kind is NoticeKind.RESUMED:
@@ -134,6 +134,10 @@ class Newcomers:
                 self._let_go_on(arrival, GoesOn.WAITED, monotonic())
             return
         if notice.kind is not NoticeKind.ARRIVED:
+            return
+        if any(notice.process in program.program.process_keys for program in resident):
+            # It has memory on a GPU, and opened device files once more.
+            self._resume(notice.process)
             return
         facts = newcomer_facts(notice.process.pid)
         found = self._lookup(notice.process, facts.command_line)
@@ -170,7 +174,9 @@ class Newcomers:
 
     @property
     def newcomers(self) -> list[Newcomer]:
-        return [arrival.newcomer for arrival in self._arrivals.values()]
+        """One that has ended does not need the room that it was given."""
+        there = (arrival.newcomer for arrival in self._arrivals.values())
+        return [one for one in there if one.went_on_s is None or not has_ended(one.process)]
 
     def _held_arrivals(self) -> list[_Arrival]:
         return [arrival for arrival in self._arrivals.values() if arrival.is_held]

@@ -25,6 +25,7 @@ from gpucommons.scheduler.parking.arrivals import (
     ArrivalWaits,
     GpuMemory,
     is_arrival,
+    is_full,
     plan_arrivals,
     short_devices,
     with_arrivals,
@@ -383,7 +384,7 @@ class Parking:
 
     def hear(self, notice: Notice) -> None:
         """What the pauser reports of a program that has just started."""
-        self.newcomers.hear(notice, self._resident)
+        self.newcomers.hear(notice, list(self._resident))
 
     def see(
         self,
@@ -470,7 +471,7 @@ class Parking:
         return min(free_memory, default=(0, ""))[1]
 
     async def _watch_arrivals(self) -> None:
-        """Newcomers are held on GPUs that are short of room, where idle programs could make room, and nowhere else."""
+        """Newcomers are held on GPUs that are short of room, where others could make room, and nowhere else."""
         if not self._memory_is_new or not self._arrival_rules.on:
             return
         self._memory_is_new, now = False, monotonic()
@@ -478,7 +479,7 @@ class Parking:
         full = {
             device: DeviceRoom(gpu.free_bytes, now)
             for device, gpu in memory.items()
-            if gpu.free_bytes is not None and gpu.total_bytes and gpu.free_bytes < rules.room(gpu.total_bytes)
+            if gpu.free_bytes is not None and is_full(rules, gpu)
         }
         short = short_devices(rules, self._terms, self._situation(full, RoomClaims()), memory) if full else frozenset()
         self._short = short
