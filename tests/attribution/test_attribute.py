@@ -353,6 +353,31 @@ def test_what_is_kept_changes_nothing_where_the_processes_stay(
         assert kept.attribute(inputs, identities, ALONE) == forgetful.attribute(inputs, identities, ALONE)
 
 
+def test_the_samples_of_a_process_whose_pid_was_reused_are_its_own_from_the_next_reading_on() -> None:
+    """Also where the driver reports the same as before: then the row is the same object."""
+    attributor, earlier, later = Attributor(), identity(7, start_ticks=1), identity(7, start_ticks=2)
+    row = gpu_process(7, GIB, 30)
+    attributor.attribute(reading(gpu(0, [row._replace(key=earlier.key)])), table(earlier), ALONE)
+    same, later_table = reading(gpu(0, [row._replace(key=later.key)], percent=30)), table(later)
+    (first,) = attributor.attribute(same, later_table, ALONE).processes
+    (second,) = attributor.attribute(same, later_table, ALONE).processes
+    assert first.sm is None
+    assert second.sm is not None
+    assert second.sm.amount == 300_000
+
+
+def test_after_an_error_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    attributor, identities = Attributor(), table(identity(7))
+    row = gpu_process(7, GIB)
+    usual, other = (reading(gpu(0, [row], percent=percent)) for percent in (10, 90))
+    expected = attributor.attribute(usual, identities, ALONE)
+    with monkeypatch.context() as broken:
+        broken.setattr("gpucommons.owners.attribute._sum_at", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            attributor.attribute(other, identities, ALONE)
+    assert attributor.attribute(usual, identities, ALONE) == expected
+
+
 def test_equal_shares_of_two_readings_are_one_object() -> None:
     attributor, identities = Attributor(), table(identity(7), identity(8))
     both = reading(gpu(0, [gpu_process(7, GIB, 30), gpu_process(8, GIB, 0)]))

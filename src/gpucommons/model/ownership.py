@@ -3,9 +3,10 @@
 The rows are NamedTuples, not dataclasses: every pass creates one for each process on each GPU.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 from typing import NamedTuple
 
 from gpucommons.model.process_identity import PidView, ProcessKey
@@ -64,8 +65,12 @@ def sum_portions(parts: Iterable[Portion | None]) -> Portion | None:
     known_parts = list(filter(None, parts))
     if not known_parts:
         return None
-    amounts, bases = zip(*known_parts, strict=True)
-    return Portion(sum(amounts), Basis.MEASURED if bases.count(Basis.MEASURED) == len(bases) else Basis.APPORTIONED)
+    basis = Basis.APPORTIONED if Basis.APPORTIONED in map(_basis, known_parts) else Basis.MEASURED
+    return Portion(sum(map(_amount, known_parts)), basis)
+
+
+_amount: Callable[[Portion], int] = itemgetter(0)
+_basis: Callable[[Portion], Basis] = itemgetter(1)
 
 
 class OwnerKind(StrEnum):

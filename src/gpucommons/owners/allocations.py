@@ -3,9 +3,12 @@
 A slot with several holders is divided among them.
 """
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
+from typing import NamedTuple
 
 from gpucommons.model.allocations import (
     UNATTRIBUTED,
@@ -132,6 +135,17 @@ class _SlotRows:
                 row.usage = _usage_of(row.shares, sm_scale)
 
 
+class Block(NamedTuple):
+    """The processes of one GPU that belong to each row, by position. `marks` is what decides that."""
+
+    marks: tuple[Sequence[object], ...]
+    rows: list[tuple[SlotInfo, Claim | None, "array[int]"]]
+
+
+# By GPU, valid for as long as claims, slots and groups are the same objects.
+Blocks = dict[str, Block]
+
+
 def fold(
     table: SlotTable,
     claims: Claims,
@@ -141,17 +155,20 @@ def fold(
     active_ratio: float,
     complete: bool = True,
     lease_of: Mapping[ProcessKey, str] | None = None,
+    blocks: Blocks | None = None,
 ) -> AllocationReading:
     """`processes` is None if the running processes are unknown: then no workload is judged active or idle.
 
-    `lease_of` is the id of the lease of each process that is known to descend from the client of one.
+    `lease_of` is the id of the lease of each process that is known to descend from the client of one. `blocks` is kept
+    from one reading to the next.
     """
     slots: dict[SlotInfo, _SlotRows] = {info: _SlotRows() for info in table.all}
     for claim in claims.claims:
         for info, fraction in claim.slots:
             slots.setdefault(info, _SlotRows()).rows[claim.id] = _Row(claim, fraction)
     if processes is not None:
-        _place(processes, slots, _ClaimOf(claims, group_of, lease_of or {}), table, _compute_instances(gpus))
+        claim_of = _ClaimOf(claims, group_of, lease_of or {})
+        _place(processes, slots, claim_of, table, _compute_instances(gpus), {} if blocks is None else blocks)
     judged = processes is not None
     return AllocationReading(
         table.all,
@@ -168,42 +185,54 @@ def _place(
     claim_of: "_ClaimOf",
     table: SlotTable,
     instances: Mapping[tuple[str, int], tuple[str, int | None]],
+    blocks: Blocks,
 ) -> None:
-    """Adds the processes to the rows of their workloads. There may be tens of thousands, a second."""
-    located: dict[tuple[Place, int | None], _Here | None] = {}
-    last_place, here, lease_of = None, None, claim_of.lease_of
-    for share in processes:
-        # By the positions of its fields, which is faster than by their names.
-        place, pid, process, _, _, _, owner, _, workload, _ = share
-        # They come GPU by GPU.
-        if place is not last_place or instances:
-            last_place = place
-            kind, compute_instance = instances.get((place.gpu_uuid, pid), _PLAIN) if instances else _PLAIN
-            at = (place, compute_instance)
-            if at not in located:
-                info = table.at(place.gpu_uuid, place.gpu_instance_id, compute_instance)
-                located[at] = None if info is None else (info, slots[info], claim_of.claims_at(info))
-            here = None if kind == _GRAPHICS else located[at]
-        if here is None:
-            continue
-        info, slot_rows, claims = here
-        lease = lease_of.get(process, "") if lease_of and process is not None else ""
-        key = (id(workload), id(owner), lease)
-        try:
-            claim = claims[key]
-        except KeyError:
-            claim = claim_of(share, info, lease, key)
-        row = None if claim is None else slot_rows.rows.get(claim.id)
-        (slot_rows.shares_of(claim) if row is None else row.shares).append(share)
+    """Adds the processes to the rows of their workloads. There may be tens of thousands, a second, and what they belong
+    to seldom changes: then it is taken from `blocks`."""
+    for uuid, of_gpu in groupby(processes, _gpu_uuid):
+        shares = list(of_gpu)
+        # By the positions of their fields, which is faster than by their names.
+        marks: list[Sequence[object]] = [[share[at] for share in shares] for at in _MARKS]
+        if claim_of.lease_of:
+            marks.append([share.key and claim_of.lease_of.get(share.key) for share in shares])
+        if instances:
+            marks.append([instances.get((uuid, share.pid)) for share in shares])
+        block = blocks.get(uuid)
+        if block is None or block.marks != tuple(marks):
+            block = blocks[uuid] = Block(tuple(marks), _rows_of(shares, claim_of, table, instances))
+        for info, claim, positions in block.rows:
+            slots[info].shares_of(claim).extend([shares[position] for position in positions])
     for info, slot_rows in slots.items():
         slot_rows.sum_up(info.sm_scale)
 
 
-# By the identities of objects that live as long as the shares: the workload and its owner; and the id of the lease.
-_WorkloadKey = tuple[int, int, str]
-_KnownClaims = dict[_WorkloadKey, Claim | None]
-# A slot, its rows, and the claims of the workloads that were seen so far.
-_Here = tuple[SlotInfo, _SlotRows, _KnownClaims]
+_MARKS = [ProcessShare._fields.index(name) for name in ("place", "owner", "workload")]
+
+
+def _gpu_uuid(share: ProcessShare) -> str:
+    return share[0][0]
+
+
+def _rows_of(
+    shares: Iterable[ProcessShare],
+    claim_of: "_ClaimOf",
+    table: SlotTable,
+    instances: Mapping[tuple[str, int], tuple[str, int | None]],
+) -> list[tuple[SlotInfo, Claim | None, "array[int]"]]:
+    rows: dict[tuple[SlotInfo, str | None], tuple[SlotInfo, Claim | None, array[int]]] = {}
+    located: dict[tuple[Place, int | None], SlotInfo | None] = {}
+    for position, share in enumerate(shares):
+        kind, compute_instance = instances.get((share.place.gpu_uuid, share.pid), _PLAIN)
+        at = share.place, compute_instance
+        if at not in located:
+            located[at] = table.at(share.place.gpu_uuid, share.place.gpu_instance_id, compute_instance)
+        info = located[at]
+        if info is None or kind == _GRAPHICS:
+            continue
+        claim = claim_of(share, info)
+        row = rows.setdefault((info, None if claim is None else claim.id), (info, claim, array("I")))
+        row[2].append(position)
+    return list(rows.values())
 
 
 class _ClaimOf:
@@ -231,15 +260,16 @@ class _ClaimOf:
         }
         self._group_of = group_of
         self.lease_of = lease_of
-        self._known: dict[SlotInfo | None, _KnownClaims] = {}
+        # By slot where leases make a difference; by the identities of the workload and its owner, which live as long as
+        # the shares; and by the id of the lease.
+        self._known: dict[tuple[SlotInfo | None, int, int, str], Claim | None] = {}
 
-    def claims_at(self, info: SlotInfo) -> _KnownClaims:
-        """Those found so far: by slot where leases make a difference, else for all slots."""
-        return self._known.setdefault(info if self._leased else None, {})
-
-    def __call__(self, share: ProcessShare, info: SlotInfo, lease: str, key: _WorkloadKey) -> Claim | None:
-        claim = self.claims_at(info)[key] = self._find(share, info, lease)
-        return claim
+    def __call__(self, share: ProcessShare, info: SlotInfo) -> Claim | None:
+        lease = "" if share.key is None else self.lease_of.get(share.key, "")
+        key = (info if self._leased else None, id(share.workload), id(share.owner), lease)
+        if key not in self._known:
+            self._known[key] = self._find(share, info, lease)
+        return self._known[key]
 
     def _find(self, share: ProcessShare, info: SlotInfo, lease: str) -> Claim | None:
         workload = share.workload

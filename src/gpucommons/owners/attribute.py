@@ -3,10 +3,11 @@
 Pure: what is known of the processes comes in as values.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, repeat
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, compress, count
+from operator import ne
+from typing import NamedTuple
 
 from gpucommons.model.gpu import Gpu, GpuProcess, GpuReading
 from gpucommons.model.ownership import (
@@ -60,17 +61,18 @@ class Grouping(NamedTuple):
     departed: Sequence[int] = ()
 
 
-class Kept(NamedTuple):
-    """Of the last reading of a GPU: its entries, their grouping, and what was made from them."""
+@dataclass(slots=True)
+class Kept:
+    """Of the last reading of a GPU: its entries, their grouping, and what was made from them. Updated in place: of
+    hundreds of processes few change, and each that is touched costs time."""
 
-    entries: Sequence[ProcessEntry] = ()
-    grouping: Grouping = Grouping()
+    entries: list[ProcessEntry] = field(default_factory=list)
+    residents: list[Resident] = field(default_factory=list)
+    grouping: Grouping = field(default_factory=Grouping)
     split: Apportionment | None = None
-    shares: Sequence[ProcessShare] = ()
+    shares: list[ProcessShare] = field(default_factory=list)
+    # Empty where the grouping is another one since.
     owners: Sequence[OwnerShare] = ()
-
-
-_NOTHING_KEPT: Final = Kept()
 
 
 def group(entries: Sequence[ProcessEntry]) -> Grouping:
@@ -87,50 +89,52 @@ def group(entries: Sequence[ProcessEntry]) -> Grouping:
 
 
 class GpuFold(NamedTuple):
-    processes: list[ProcessShare]
-    owners: list[OwnerShare]
+    owners: Sequence[OwnerShare]
     unattributed: list[Unattributed]
     account: GpuAccount
 
 
-def fold(
-    gpu: Gpu,
-    entries: Sequence[ProcessEntry],
-    grouping: Grouping,
-    split: Apportionment,
-    before: Kept = _NOTHING_KEPT,
-) -> GpuFold:
-    """`grouping` is that of the entries. A share that has not changed since the last reading is the same object: two
-    readings of many idle processes then take little more time and memory than one."""
-    uuid, index = gpu.identity.uuid, gpu.identity.index
+def fold(gpu: Gpu, kept: Kept, changed: Iterable[int] | None, split: Apportionment) -> GpuFold:
+    """`changed` are the positions of entries that are not as in the last reading; None: all. A share that has not
+    changed is the same object: two readings of many idle processes then take little more memory than one."""
+    uuid, index, grouping = gpu.identity.uuid, gpu.identity.index, kept.grouping
     memory, sm, power = split.memory.parts, split.sm.parts, split.power.parts
     rest = _Rests(dict(split.memory.rest), dict(split.sm.rest), dict(split.power.rest))
     for position in grouping.departed:
-        if entries[position][0].sm_percent is not None:
+        if kept.entries[position][0].sm_percent is not None:
             rest.leave(Reason.PROCESS_GONE, None, sm[position], power[position])
             sm[position] = power[position] = None
     for position in grouping.ownerless:
-        reason = entries[position][3].reason or Reason.NO_OWNER
+        reason = kept.entries[position][3].reason or Reason.NO_OWNER
         rest.leave(reason, memory[position], sm[position], power[position])
-    kept = chain(zip(before.entries, before.shares, strict=True), repeat((None, None)))
-    # By the positions of a share's fields, and without a call for each: there may be tens of thousands.
-    processes = [
-        last
-        if last is not None and entry is last_entry and last[3] == in_memory and last[4] == on_sm and last[5] == watts
-        else _share(entry, in_memory, on_sm, watts)
-        for entry, in_memory, on_sm, watts, (last_entry, last) in zip(entries, memory, sm, power, kept, strict=False)
-    ]
+    _update_shares(kept, changed, split)
     # Memory seldom changes.
-    if before.grouping is grouping and before.split is not None and before.split.memory is split.memory:
-        memory_sums = [owner.memory for owner in before.owners]
+    if kept.owners and kept.split is not None and kept.split.memory is split.memory:
+        memory_sums = [owner.memory for owner in kept.owners]
     else:
         memory_sums = [_sum_at(places, memory) for _, places in grouping.owners]
     owners = [
         OwnerShare(uuid, index, owner, len(places), in_memory, _sum_at(places, sm), _sum_at(places, power))
         for (owner, places), in_memory in zip(grouping.owners, memory_sums, strict=True)
     ]
+    kept.split, kept.owners = split, owners
     unattributed = list(rest.rows(uuid, index))
-    return GpuFold(processes, owners, unattributed, _account(gpu, split, owners, unattributed))
+    return GpuFold(owners, unattributed, _account(gpu, split, owners, unattributed))
+
+
+def _update_shares(kept: Kept, changed: Iterable[int] | None, split: Apportionment) -> None:
+    """Compares whole columns, without a call for each share that is as before: there may be tens of thousands."""
+    memory, sm, power = split.memory.parts, split.sm.parts, split.power.parts
+    if changed is None or kept.split is None:
+        kept.shares = list(map(_share, kept.entries, memory, sm, power))
+        return
+    positions = set(changed)
+    before = kept.split
+    for parts, earlier in ((memory, before.memory.parts), (sm, before.sm.parts), (power, before.power.parts)):
+        if parts is not earlier:
+            positions.update(compress(count(), map(ne, parts, earlier)))
+    for position in positions:
+        kept.shares[position] = _share(kept.entries[position], memory[position], sm[position], power[position])
 
 
 def _share(entry: ProcessEntry, memory: Portion | None, sm: Portion | None, power: Portion | None) -> ProcessShare:
@@ -232,17 +236,18 @@ class Attributor:
         self._forget(identities, around)
         self._looked_up = {}
         folds: list[GpuFold] = []
-        kept: dict[tuple[str, int], Kept] = {}
+        # After an error nothing is kept.
+        before, self._kept = self._kept, {}
+        now: dict[tuple[str, int], Kept] = {}
         for gpu in reading.present_gpus():
             at = gpu.identity.uuid, gpu.identity.index
-            before = self._kept.get(at, _NOTHING_KEPT)
-            entries, grouping = self._entries(gpu, identities, before)
-            split = self._split(gpu, identities.view, [entry[1] for entry in entries], before.split)
-            folds.append(fold(gpu, entries, grouping, split, before))
-            kept[at] = Kept(entries, grouping, split, folds[-1].processes, folds[-1].owners)
-        self._kept = kept
+            kept = now[at] = before.get(at) or Kept()
+            changed = self._update_entries(kept, gpu, identities)
+            split = self._split(gpu, identities.view, kept.residents, kept.split)
+            folds.append(fold(gpu, kept, changed, split))
+        self._kept = now
         return Attribution(
-            processes=tuple(chain.from_iterable(fold.processes for fold in folds)),
+            processes=tuple(chain.from_iterable(kept.shares for kept in now.values())),
             owners=tuple(row for fold in folds for row in fold.owners),
             unattributed=tuple(row for fold in folds for row in fold.unattributed),
             accounts=tuple(fold.account for fold in folds),
@@ -262,18 +267,26 @@ class Attributor:
                 self._findings[pods] = {key: finding for key, finding in findings.items() if key in identities.by_key}
         self._around, self._identities = around, identities
 
-    def _entries(self, gpu: Gpu, identities: IdentityTable, before: Kept) -> tuple[list[ProcessEntry], Grouping]:
-        """The finding on each process; earlier findings on the same process are still valid."""
-        entries: list[ProcessEntry] = []
-        regrouped = len(gpu.processes or ()) != len(before.entries)
-        for process, last in zip(gpu.processes or (), chain(before.entries, repeat(None)), strict=False):
-            if last is not None and last[0] is process and not last[4]:
-                entries.append(last)
+    def _update_entries(self, kept: Kept, gpu: Gpu, identities: IdentityTable) -> Sequence[int] | None:
+        """The finding on each process; earlier findings on the same process are still valid. Returns the positions of
+        the entries that are not as before; None: all."""
+        processes = gpu.processes or ()
+        if len(processes) != len(kept.entries):
+            kept.entries = [self._entry(gpu, process, identities) for process in processes]
+            kept.residents = [entry[1] for entry in kept.entries]
+            kept.grouping, kept.owners = group(kept.entries), ()
+            return None
+        changed, regrouped = [], False
+        for position, (process, last) in enumerate(zip(processes, kept.entries, strict=True)):
+            if last[0] is process and not last[4]:
                 continue
             entry = self._entry(gpu, process, identities)
-            entries.append(entry)
-            regrouped = regrouped or last is None or entry[3] is not last[3] or entry[4] != last[4]
-        return entries, group(entries) if regrouped else before.grouping
+            kept.entries[position], kept.residents[position] = entry, entry[1]
+            changed.append(position)
+            regrouped = regrouped or entry[3] is not last[3] or entry[4] != last[4]
+        if regrouped:
+            kept.grouping, kept.owners = group(kept.entries), ()
+        return changed
 
     def _entry(self, gpu: Gpu, process: GpuProcess, identities: IdentityTable) -> ProcessEntry:
         resident = resident_of(process)

@@ -14,8 +14,8 @@ from gpucommons.model.leases import LeasesReading
 from gpucommons.model.ownership import Attribution, ProcessShare
 from gpucommons.model.sharing import SharingReading
 from gpucommons.model.snapshot import Readings
-from gpucommons.model.workloads import JobMappingReading, UsersReading, all_containers
-from gpucommons.owners.allocations import fold
+from gpucommons.model.workloads import UsersReading, all_containers
+from gpucommons.owners.allocations import Blocks, fold
 from gpucommons.owners.claims import ClaimInputs, Claims, claims_of
 from gpucommons.owners.owner import OwnerRules
 from gpucommons.owners.slot_states import IdleWindow, Pasts, judge, judge_idle
@@ -49,6 +49,7 @@ class AllocationStage:
         self._table = SlotTable(())
         self._known: tuple[object, ...] = ()
         self._claims = Claims()
+        self._blocks: Blocks = {}
         self._process_users: dict[str, tuple[int, str]] = {}
         self._job_users: dict[str, tuple[int, str]] = {}
         self._has_new_users = False
@@ -61,7 +62,7 @@ class AllocationStage:
         self._first_judged_s = 0.0
 
     def __call__(self, readings: Readings) -> Readings:
-        self._learn_users(readings.attribution, readings.job_mapping)
+        self._learn_users(readings)
         self._refresh(readings)
         reading = fold(
             self._table,
@@ -72,6 +73,7 @@ class AllocationStage:
             self._active_ratio,
             self._is_complete(readings),
             leases_of_processes(readings),
+            self._blocks,
         )
         # While no GPU is read, the use of the slots is not known.
         if readings.gpus is not None:
@@ -120,7 +122,7 @@ class AllocationStage:
             and all(new is old for new, old in zip(inputs, self._known, strict=True))
         ):
             return
-        self._known, self._has_new_users = inputs, False
+        self._known, self._has_new_users, self._blocks = inputs, False, {}
         containers = all_containers(readings.docker, readings.podman)
         self._process_users = {id: user for id, user in self._process_users.items() if id in containers}
         devices = readings.pod_devices
@@ -141,12 +143,15 @@ class AllocationStage:
             )
         )
 
-    def _learn_users(self, attribution: Attribution | None, mapping: JobMappingReading | None) -> None:
+    def _learn_users(self, readings: Readings) -> None:
         """The user of a container's or job's processes is kept for as long as the container or job exists."""
+        attribution, mapping = readings.attribution, readings.job_mapping
+        containers = all_containers(readings.docker, readings.podman)
         jobs = {job.id for mapped in mapping.jobs.values() for job in mapped} if mapping else set()
         self._job_users = {job: user for job, user in self._job_users.items() if job in jobs}
-        for share in attribution.processes if attribution else ():
-            workload = share.workload
+        if attribution is None or not (jobs or containers):
+            return
+        for workload in {id(share.workload): share.workload for share in attribution.processes}.values():
             if workload.job in jobs and workload.uid is not None and workload.job not in self._job_users:
                 self._job_users[workload.job] = (workload.uid, workload.user or str(workload.uid))
                 self._has_new_users = True
