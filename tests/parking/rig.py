@@ -7,6 +7,7 @@ from pathlib import Path
 from fakes.cuda.control import FakeCuda, FakeProgram
 from gpucommons.config.scheduler import ParkingSettings
 from gpucommons.model.ownership import Workload
+from gpucommons.model.words import SharingClass
 from gpucommons.pauser.backend import State
 from gpucommons.pauser.client import Pauser
 from gpucommons.pauser.release import RESERVE_BYTES
@@ -41,8 +42,18 @@ class ParkingRig:
         self.needs: tuple[RoomNeed, ...] = ()
         self.pauser = Pauser(settings(cuda, record))
         self.parking = Parking(
-            given, self.pauser, self.rooms, self._end_turns, self._claims, host=host, batch=batch, rules=rules
+            given,
+            self.pauser,
+            self.rooms,
+            self._end_turns,
+            self._claims,
+            host=host,
+            batch=batch,
+            rules=rules,
+            class_of=self._class_of,
         )
+        # The pids of programs of class background.
+        self.background: set[int] = set()
         # The pids of programs that use neither GPU nor CPU, and of display servers.
         self.idle: set[int] = set()
         self.displays: set[int] = set()
@@ -60,6 +71,9 @@ class ParkingRig:
 
     def _claims(self) -> RoomClaims:
         return RoomClaims(self.needs)
+
+    def _class_of(self, program: Program) -> SharingClass:
+        return SharingClass.BACKGROUND if program.first.pid in self.background else SharingClass.BATCH
 
     async def _end_turns(self, key: str) -> None:
         return
@@ -82,7 +96,8 @@ class ParkingRig:
         programs = group(reading.processes)
         alone = [Exemption(one, Exempt.DISPLAY, "it is a display server") for one in programs if self._is_display(one)]
         taking_part = [one for one in programs if not self._is_display(one)]
-        self.parking.see(taking_part, alone, frozenset(), frozenset(), now)
+        classes = {one.key: self._class_of(one) for one in taking_part}
+        self.parking.see(taking_part, alone, frozenset(), frozenset(), now, classes)
 
     def _is_display(self, program: Program) -> bool:
         return program.first.pid in self.displays

@@ -176,6 +176,74 @@ def test_an_idle_program_makes_way_for_a_lease_next_to_a_display(cuda: FakeCuda,
     rig.run(body)
 
 
+def test_a_program_of_the_background_makes_way_for_a_lease_and_comes_back(cuda: FakeCuda, record: Path) -> None:
+    (night,) = started(cuda)
+    rig = ParkingRig(cuda, record, 2 * SIZE, SETTINGS)
+    rig.background = {night.pid}
+
+    async def body() -> None:
+        rig.read()
+        rig.needs = (RoomNeed((GPU,), 2 * SIZE - MIB, 0.0, id="lease"),)
+        await rig.until(lambda: rig.stage(night) == "parked", "it is parked")
+        assert [one.cause for one in rig.parking.reading().programs] == ["class background"]
+        rig.needs = ()
+        await rig.until(lambda: rig.stage(night) == "held", "it is back")
+        await asyncio.to_thread(night.runs)
+
+    rig.run(body)
+
+
+def test_an_idle_program_of_the_background_sleeps_until_it_is_used(cuda: FakeCuda, record: Path) -> None:
+    (night,) = started(cuda)
+    rig = ParkingRig(cuda, record, 2 * SIZE, replace(SETTINGS, idle_after_s=0.2, eager=True))
+    rig.background = rig.idle = {night.pid}
+
+    async def body() -> None:
+        await rig.until(lambda: rig.stage(night) == "parked", "it is parked")
+        assert [(one.cause, one.waits) for one in rig.parking.reading().programs] == [("idle", "")]
+        night.run_cell()
+        await rig.until(lambda: night.cells, "its cell ends")
+
+    rig.run(body)
+
+
+def test_a_program_at_work_stays_where_one_of_the_background_waits(cuda: FakeCuda, record: Path) -> None:
+    night, day = started(cuda, 2, SLOW)
+    rig = ParkingRig(cuda, record, 2 * SLOW, replace(SETTINGS, oversubscribe=True))
+    rig.background = {night.pid}
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.orders.park(str(night.pid), None).keys
+        await rig.until(lambda: rig.stage(night) == "parked", "it is parked")
+        rig.total = SLOW + SLOW // 2
+        rig.parking.orders.wake(str(night.pid), None)
+        await rig.until(
+            lambda: any("have to stay" in one.waits for one in rig.parking.reading().programs), "it waits for room"
+        )
+        assert rig.stage(day) == "held"
+
+    rig.run(body)
+
+
+def test_programs_of_the_background_take_turns_among_each_other(cuda: FakeCuda, record: Path) -> None:
+    programs = started(cuda, 2, SLOW)
+    rig = ParkingRig(cuda, record, 2 * SLOW, replace(SETTINGS, oversubscribe=True))
+    rig.background = {one.pid for one in programs}
+
+    async def body() -> None:
+        rig.read()
+        assert rig.parking.orders.park(str(programs[0].pid), None).keys
+        await rig.until(lambda: rig.stage(programs[0]) == "parked", "it is parked")
+        rig.total = SLOW + SLOW // 2
+        rig.parking.orders.wake(str(programs[0].pid), None)
+        await rig.until(lambda: rig.stage(programs[1]) == "parked", "the other makes room in turn")
+        causes = {one.cause for one in rig.parking.reading().programs if programs[1].pid in one.pids}
+        assert causes == {"turn"}
+
+    rig.run(body)
+
+
 def test_all_processes_of_a_program_move_together(cuda: FakeCuda, record: Path) -> None:
     one, two = both = started(cuda, 2)
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)

@@ -446,6 +446,11 @@ def test_a_program_of_the_background_makes_room_while_it_works() -> None:
     assert plan(TERMS, situation(IDLE, NIGHT, claims=claims)).park == ("notebook",), "idle ones first"
     whole = RoomClaims((LEASE._replace(bytes=None),))
     assert plan(TERMS, situation(NIGHT, claims=whole)).park == ("night",), "a lease of the whole GPU"
+    much = RoomClaims((LEASE._replace(bytes=70 * GIB),))
+    for idle_s in (0.0, 3600.0):
+        for terms in (TERMS, TURNS):
+            found = plan(terms, situation(replace(NIGHT, idle_s=idle_s), claims=much, host=RICH))
+            assert found.park == (), "its memory counts once"
 
 
 def test_none_at_work_makes_room_for_one_of_the_background() -> None:
@@ -481,7 +486,16 @@ def test_one_of_the_background_does_not_come_back_next_to_another_that_may_still
         assert plan(TERMS, situation(PARKED_NIGHT, other, free=60 * GIB)).wake == ("night",)
     by_order = replace(PARKED_NIGHT, touched=True)
     assert plan(TERMS, situation(by_order, young, free=60 * GIB)).wake == ("night",)
-    assert plan(TERMS, situation(PARKED, young, free=60 * GIB)).wake == ("parked",), "others do"
+    in_turn = replace(PARKED, touched=False)
+    assert plan(TERMS, situation(in_turn, young, free=60 * GIB)).wake == ("parked",), "others do"
+
+
+def test_one_of_the_background_for_which_none_makes_room_is_passed_by_the_next() -> None:
+    later = replace(PARKED_NIGHT, key="later", memory={"a": 2 * GIB}, wakes_since_s=3.0)
+    at = situation(PARKED_NIGHT, later, replace(WORKS, seen_since_s=-9999.0), free=5 * GIB, host=RICH)
+    found = plan(TURNS, at)
+    assert (found.wake, found.park) == (("later",), ())
+    assert "have to stay" in found.waits["night"]
 
 
 def test_room_is_not_kept_from_leases_for_one_of_the_background_that_waits() -> None:

@@ -398,9 +398,6 @@ class Parking:
         """One reading: programs that take part and that do not, the keys of those that are paused and that take turns,
         and the classes of programs."""
         self._resident.see(programs, exempt, paused, in_turns, self._parked.processes, as_of_s, classes or {})
-        for parked in self._parked:
-            if parked.program is not None:
-                parked.is_background = self._class_of(parked.program) is SharingClass.BACKGROUND
 
     # Output
 
@@ -503,7 +500,7 @@ class Parking:
     def _situation(self, rooms: Mapping[str, DeviceRoom], claims: RoomClaims) -> ParkSituation:
         now = monotonic()
         resident = self._resident.for_plan(self._parked.keys, now)
-        parked = [program.for_plan(now) for program in self._parked]
+        parked = [program.for_plan(now, is_background=self._is_background(program)) for program in self._parked]
         situation = ParkSituation((*resident, *parked), rooms, self._host.host_memory(), claims, now)
         return replace(situation, attained_s=attained_seconds(self._before, situation))
 
@@ -543,7 +540,6 @@ class Parking:
         program = parked_of(parting.program, cause, cpu, monotonic(), time.time(), self._host)
         program.waited_in = parting.waits_in if was_idle else None
         program.made_for = made_for
-        program.is_background = self._resident.is_background(parting)
         if is_arrival(made_for):
             # A new program is held, or young: then it is on its GPU.
             young = self._resident.get(young_program(made_for))
@@ -555,6 +551,10 @@ class Parking:
                 program.moved_for = young.program.counts_for
         self.newcomers.credit(made_for, program)
         return program
+
+    def _is_background(self, parked: ParkedProgram) -> bool:
+        """Its class may change while it is parked."""
+        return parked.program is not None and self._class_of(parked.program) is SharingClass.BACKGROUND
 
     def _cause(self, parting: ResidentProgram, made_for: str) -> str:
         if parting.suspended:
@@ -568,5 +568,5 @@ class Parking:
         if self._resident.is_idle(parting, now):
             return IDLE
         waiting = self._parked.get(made_for)
-        is_for_background = waiting is not None and waiting.is_background
+        is_for_background = waiting is not None and self._is_background(waiting)
         return BACKGROUND if is_background and not is_for_background else TURN

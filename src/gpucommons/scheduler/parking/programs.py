@@ -54,7 +54,6 @@ class ParkedProgram:
     made room; empty: none. `comes_after` are the requests from which its room is not kept; None: it is kept from none.
     `made_for_program` is the new program of that need. `touched`: its user uses it or asked for it. `was_moved`: its
     memory was in host memory. `moved_for` is the owner of the new program for which it is parked; empty: none.
-    `is_background`: it is of that class now.
     `ancestors` are those of one that an earlier agent parked. `unsure`: the pauser ended during a move, and the next
     one knows what came of it.
     """
@@ -84,7 +83,6 @@ class ParkedProgram:
     was_moved: bool = False
     made_for_program: ParkedFor | None = None
     moved_for: str = ""
-    is_background: bool = False
     resident_before: int = 0
     nvml_bytes: int | None = None
     host: ParkHost = THIS_HOST
@@ -119,7 +117,7 @@ class ParkedProgram:
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted(process.pid for process in self.places))
 
-    def for_plan(self, now_s: float) -> PlannedProgram:
+    def for_plan(self, now_s: float, *, is_background: bool = False) -> PlannedProgram:
         wakes_since_s = self.wakes_since_s if now_s >= self.retry_s and not self.unsure else None
         if wakes_since_s is not None and self.stage is ParkStage.PARKED and (stopped := self.why_stopped()):
             # The driver could not restore it before it is continued.
@@ -133,7 +131,7 @@ class ParkedProgram:
             for_turn=self.cause in (TURN, BACKGROUND),
             made_for=self.made_for,
             touched=self.touched,
-            is_background=self.is_background,
+            is_background=is_background,
             owner=self.owner,
             moved_for=self.moved_for,
         )
