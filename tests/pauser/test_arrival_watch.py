@@ -178,7 +178,7 @@ def test_a_monitor_is_not_held(directory: Path, watched: Watched) -> None:
 def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, watched: Watched) -> None:
     library = directory / "libcuda.so.1"
     library.write_bytes(b"\0" * 4096)
-    with program(directory, str(library), "ready") as old:
+    with program(directory, str(library)) as old:
         watched.begin()
         child = int(order(old, ""))
         with program(directory) as new:
@@ -241,7 +241,7 @@ def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watc
     """A notebook, or a monitor that is taken for a program, starts a training."""
     library = directory / "libcuda.so.1"
     library.write_bytes(b"\0" * 4096)
-    with program(directory, str(library), "ready") as old:
+    with program(directory, str(library)) as old:
         watched.begin()
         watched.seen_before(int(order(old, "run")))
 

@@ -2,10 +2,10 @@
 
 The kernel reports each open of a GPU's device files (inotify), 15 ms before the driver can lock the new program and 160
 ms before the program can allocate memory. The report names no process: those whose open files include a GPU, the
-youngest first, are candidates once they have opened more than at the last look, except for programs that had a context
-before and their forks. One that has initialised CUDA without a context holds no memory: it is new. A container may have
-device files of its own: with root, the kernel's process events (netlink connector) show each program that is executed,
-and the device files that it sees are watched as well.
+youngest first, are candidates once they have opened more than at the last look, except for forks of programs with CUDA.
+One that had CUDA before is new if it opens more: it had no context, and holds no memory. A container may have device
+files of its own: with root, the kernel's process events (netlink connector) show each program that is executed, and the
+device files that it sees are watched as well.
 
 A candidate is locked as soon as the driver can, by attempts every 2 ms. Most candidates only look (nvidia-smi): the
 attempts end with the process, or after some seconds. The agent decides whether a program that is held waits for room.
@@ -119,7 +119,7 @@ class ArrivalWatch:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread: threading.Thread | None = None
         # Of the thread alone; the values of `_tried` are those of the threads that try.
-        self._known: set[ProcessKey] = set()
+        self._known: dict[ProcessKey, Opened] = {}
         self._tried: dict[ProcessKey, _Tried] = {}
 
     def watch(
@@ -162,8 +162,13 @@ class ArrivalWatch:
         """Until the agent asks for nothing any more."""
         with _DeviceEvents() as opens, _ExecEvents() as execs:
             self._add_all(opens)
-            # Programs that have a context now are not new. One that begins in this moment is noticed by its next open.
-            self._known = {key for key, opened in self._scan(float("inf")) if self._has_context(key.pid, opened)}
+            # Programs that have CUDA now are not new, unless they open more. One that begins in this moment is noticed
+            # by its next open.
+            self._known = {
+                key: opened
+                for key, opened in self._scan(float("inf"))
+                if opened.uvm and self._has_cuda(key.pid, opened)
+            }
             self._tried.clear()
             self._report_begun()
             sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
@@ -222,9 +227,9 @@ class ArrivalWatch:
     def _is_candidate(self, key: ProcessKey, opened: Opened) -> bool:
         """Opens by others say nothing of it: a program may prepare its data for minutes between NVML and CUDA."""
         tried = self._tried.get(key)
-        if key in self._known or (tried is not None and (tried.done or tried.times >= _MAX_TRIES)):
+        if tried is not None and (tried.done or tried.times >= _MAX_TRIES):
             return False
-        if tried is not None and tried.opened == opened:
+        if opened == (self._known.get(key) if tried is None else tried.opened):
             return False
         if tried is not None and tried.now:
             tried.opened, tried.again = opened, True
