@@ -157,7 +157,8 @@ def test_exit_and_fork_while_paused(cuda: FakeCuda, record: Path) -> None:
             assert code_of(await pauser.lock(program.key)) == 0
         leaves.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(leaves.process.wait, 10)
-        assert code_of(await pauser.unlock(leaves.key)) == Code.GONE
+        # The pauser may have noticed its end before.
+        assert code_of(await pauser.unlock(leaves.key)) in (Code.GONE, Code.NOT_PAUSED)
         assert pauser.paused == 1, "the pause of one that has ended does not go on"
         assert entries(record) == [(forks.pid, Stage.LOCKED)]
         forks.fork()
