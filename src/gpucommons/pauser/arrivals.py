@@ -2,10 +2,10 @@
 
 The kernel reports each open of a GPU's device files (inotify), 15 ms before the driver can lock the new program and 160
 ms before the program can allocate memory. The report names no process: those whose open files include a GPU, the
-youngest first, are candidates once they have opened more than at the last look, except for forks of programs with CUDA.
-One that had CUDA before is new if it opens more: it had no context, and holds no memory. A container may have device
-files of its own: with root, the kernel's process events (netlink connector) show each program that is executed, and the
-device files that it sees are watched as well.
+youngest first, are candidates once they have opened more than at the last look, except for programs that had a context
+before and forks of programs with CUDA. One that had CUDA without a context is new if it opens more: it holds no memory.
+A container may have device files of its own: with root, the kernel's process events (netlink connector) show each
+program that is executed, and the device files that it sees are watched as well.
 
 A candidate is locked as soon as the driver can, by attempts every 2 ms. Most candidates only look (nvidia-smi): the
 attempts end with the process, or after some seconds. The agent decides whether a program that is held waits for room.
@@ -169,7 +169,12 @@ class ArrivalWatch:
                 for key, opened in self._scan(float("inf"))
                 if opened.uvm and self._has_cuda(key.pid, opened)
             }
-            self._tried.clear()
+            # Those with a context are at work, whatever they open.
+            self._tried = {
+                key: _Tried("", opened, now=False, done=True)
+                for key, opened in self._known.items()
+                if self._has_context(key.pid, opened)
+            }
             self._report_begun()
             sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
             while self._terms is not None:
@@ -252,7 +257,8 @@ class ArrivalWatch:
                 while tried.again and not tried.done and tried.times < _MAX_TRIES:
                     within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
                     tried.again, tried.times = False, tried.times + 1
-                    tried.done = self._hold(key, within_s, lambda: self._gpu_of(key))
+                    if self._hold(key, within_s, lambda: self._gpu_of(key, tried)):
+                        tried.done = True
             finally:
                 tried.now = False
 
@@ -261,7 +267,7 @@ class ArrivalWatch:
         except RuntimeError:
             tried.now = False
 
-    def _gpu_of(self, key: ProcessKey) -> str | None:
+    def _gpu_of(self, key: ProcessKey, tried: _Tried) -> str | None:
         """The GPU that it is about to use; empty: not known yet; None: programs on that one are not held."""
         terms, opened = self._terms, opened_files(key.pid, self._directory, self._procfs)
         if terms is None or opened is None:
@@ -269,7 +275,11 @@ class ArrivalWatch:
         if not opened.gpus or not self._has_cuda(key.pid, opened):
             return ""
         number = choose_gpu(opened.gpus, read_visible_devices(key.pid, self._procfs), terms.gpus)
-        return terms.gpus[number] if number is not None and number in terms.short else None
+        if number is not None and number not in terms.short:
+            # What begins while its GPU has room is at work, and not new, when that GPU is short later.
+            tried.done = self._has_context(key.pid, opened)
+            return None
+        return None if number is None else terms.gpus[number]
 
     # -- processes
 
@@ -398,7 +408,7 @@ def choose_gpu(opened: Iterable[int], visible: str | None, gpus: Mapping[int, st
     """The GPU that a program uses first, by the numbers of device files; None: not known, or none.
 
     CUDA opens the files of all GPUs that it may use. Among several, the first of CUDA_VISIBLE_DEVICES is its default,
-    or the first of all.
+    or the first of all. A number there is one of the node's GPUs, or in a container of those that the container has.
     """
     there = sorted(set(opened) & gpus.keys())
     if len(there) <= 1 or not visible:
@@ -406,7 +416,8 @@ def choose_gpu(opened: Iterable[int], visible: str | None, gpus: Mapping[int, st
     first = visible.split(",")[0].strip()
     if (index := parse_decimal(first)) is not None:
         ordered = sorted(gpus)
-        return ordered[index] if index < len(ordered) else None
+        number = ordered[index] if index < len(ordered) else None
+        return there[index] if number not in there and index < len(there) else number
     return next((number for number, uuid in gpus.items() if uuid.startswith(first)), None)
 
 
