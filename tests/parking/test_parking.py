@@ -112,6 +112,26 @@ def test_a_program_that_has_memory_already_does_not_wait_for_room(cuda: FakeCuda
     assert list(record.iterdir()) == []
 
 
+def test_a_program_waits_for_room_once(cuda: FakeCuda, record: Path) -> None:
+    """The watch may begin again while its context does."""
+    (program,) = started(cuda)
+    rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
+    newcomers, arrived = rig.parking.newcomers, Notice(program.key, GPU, NoticeKind.ARRIVED)
+
+    async def body() -> None:
+        assert (await rig.pauser.lock(program.key, timeout_ms=1000)).failure is None
+        rig.parking.hear(arrived)
+        assert newcomers.processes == {program.key}
+        assert (await rig.pauser.unlock(program.key)).failure is None
+        rig.parking.hear(replace(arrived, kind=NoticeKind.RESUMED))
+        assert (await rig.pauser.lock(program.key, timeout_ms=1000)).failure is None
+        rig.parking.hear(arrived)
+        assert newcomers.processes == set()
+        await asyncio.to_thread(program.runs)
+
+    rig.run(body)
+
+
 def test_orders_for_a_stopped_program_are_refused_with_the_reason(cuda: FakeCuda, record: Path) -> None:
     (program,) = started(cuda)
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)

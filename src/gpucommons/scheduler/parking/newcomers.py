@@ -135,8 +135,9 @@ class Newcomers:
             return
         if notice.kind is not NoticeKind.ARRIVED:
             return
-        if any(notice.process in program.program.process_keys for program in resident):
-            # It has memory on a GPU, and opened device files once more.
+        has_memory = any(notice.process in program.program.process_keys for program in resident)
+        if has_memory or (arrival is not None and not arrival.is_held):
+            # It waited once, or is at work, and opened device files once more.
             self._resume(notice.process)
             return
         facts = newcomer_facts(notice.process.pid)
