@@ -1,6 +1,7 @@
 """Programs as users write them, for bench.arrivals. They know nothing of gpucommons.
 
 python arrival_programs.py cuda MIB       a bare CUDA program: prints `ready SECONDS`, its start without Python's
+python arrival_programs.py steps 0        at each line makes a step of a start, and prints which
 python arrival_programs.py torch GIB      prints `imported`, at a line allocates GIB, prints `ok SECONDS` or `oom`
 python arrival_programs.py ballast GIB    holds GIB and computes a little all the time, so that it is not idle
 python arrival_programs.py shards FOLDER  prints `imported`, at a line loads the model of this folder, prints `ok`
@@ -69,6 +70,21 @@ def torch_program(gib: float) -> None:
     except torch.OutOfMemoryError:
         answer("oom")
     wait_for_the_end()
+
+
+def steps(_: float) -> None:
+    """One step after each line."""
+    import torch
+
+    answer("imported")
+    sys.stdin.readline()
+    answer(f"asked whether there is a GPU: {torch.cuda.is_available()}")
+    sys.stdin.readline()
+    answer(f"asked for their number: {torch.cuda.device_count()}")
+    sys.stdin.readline()
+    torch.zeros(1, device="cuda")
+    answer("has a context")
+    sys.stdin.readline()
 
 
 def ballast(gib: float) -> None:
@@ -228,6 +244,7 @@ def shared(gib: float) -> None:
 
 
 PROGRAMS: dict[str, Callable[[float], None]] = {
+    "steps": steps,
     "torch": torch_program,
     "ballast": ballast,
     "server": server,

@@ -4,6 +4,7 @@ python -m bench.arrivals [PART ...] [--seconds 270] [--repetitions 20]    As roo
 
 empty: the start of a CUDA program on an empty GPU, with the agent and without.
 roomy: the same where an idle program leaves room for one, so that each is held until the agent has counted it.
+signs: what a torch program has open at each step of its start, and whether the driver locks it there.
 kills: parked programs are killed; each ends at once, and all memory is free.
 repeat: a torch program allocates most of the memory, of which an idle program holds a part; again and again.
 four: four programs of 25 GiB start at once; idle programs hold 100 GiB, and come back bit for bit; again and again.
@@ -32,8 +33,8 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pynvml
@@ -43,6 +44,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from bench.table import show  # noqa: E402
 from gpucommons.model.process_identity import ProcessKey  # noqa: E402
+from gpucommons.pauser.arrivals import DEVICE_FILES, opened_files  # noqa: E402
 from gpucommons.pauser.client import Pauser, PauserSettings  # noqa: E402
 from gpucommons.pauser.release import has_ended, key_of  # noqa: E402
 from parking.torch_notebooks import Cell, Notebook, notebook  # noqa: E402
@@ -266,18 +268,49 @@ def compare_starts(part: str, without: list[float], with_agent: list[float]) -> 
     row(part, text, "within 20 ms", after - before < 0.02)
 
 
+@asynccontextmanager
+async def lone_pauser() -> AsyncIterator[Pauser]:
+    with tempfile.TemporaryDirectory() as directory:
+        environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        pauser = Pauser(PauserSettings(record=Path(directory) / "paused", environment=environment))
+        await pauser.start()
+        assert await pauser.wait_available(30), pauser.reason
+        yield pauser
+        await pauser.stop()
+
+
+def signs(_: argparse.Namespace) -> None:
+    async def run() -> None:
+        async with lone_pauser() as pauser:
+            with program("steps", "0") as one:
+                while step := await asyncio.to_thread(one.line, 60):
+                    pid = one.process.pid
+                    key = key_of(pid)
+                    assert key is not None
+                    reply = await pauser.lock(key, timeout_ms=100)
+                    locked = "locked" if reply.failure is None else reply.failure.meaning
+                    await pauser.unlock(key)
+                    note(f"signs: {step}: {shown_by(pid)}; {locked}")
+                    one.go()
+
+    asyncio.run(run())
+
+
+def shown_by(pid: int) -> str:
+    directory = Path(f"/proc/{pid}")
+    maps = (directory / "maps").read_text()
+    libraries = [name for name in ("libcuda.so", "libnvidia-ml.so") if name in maps]
+    threads = {file.read_text().strip() for file in directory.glob("task/*/comm")}
+    named = sorted(name for name in threads if name.startswith("cuda"))
+    return f"{opened_files(pid, DEVICE_FILES, directory.parent)}, {libraries}, {named}"
+
+
 def kills(given: argparse.Namespace) -> None:
     number = 50
 
     async def run() -> tuple[int, float]:
         done, slowest_s = 0, 0.0
-        with tempfile.TemporaryDirectory() as directory:
-            settings = PauserSettings(
-                record=Path(directory) / "paused", environment={"PYTHONPATH": os.pathsep.join(sys.path)}
-            )
-            pauser = Pauser(settings)
-            await pauser.start()
-            assert await pauser.wait_available(30), pauser.reason
+        async with lone_pauser() as pauser:
             for at in range(0, number, 10):
                 batch = [Program("cuda", "64") for _ in range(10)]
                 keys = []
@@ -302,7 +335,6 @@ def kills(given: argparse.Namespace) -> None:
                     await asyncio.gather(*(task for task in (moving, back) if task is not None))
                     newcomer.end()
                 note(f"kills: {at + 10} of {number}, slowest end {slowest_s:.2f} s")
-            await pauser.stop()
         return done, slowest_s
 
     free_before, _ = memory()
@@ -537,6 +569,7 @@ def shards(given: argparse.Namespace) -> None:
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], None], float]] = {
     "empty": (empty, 25.0),
     "roomy": (roomy, 35.0),
+    "signs": (signs, 25.0),
     "kills": (kills, 25.0),
     "repeat": (repeat, 40.0),
     "four": (four, 110.0),
