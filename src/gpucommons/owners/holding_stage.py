@@ -146,10 +146,10 @@ class AllocationStage:
     def _learn_users(self, readings: Readings) -> None:
         """The user of a container's or job's processes is kept for as long as the container or job exists."""
         attribution, mapping = readings.attribution, readings.job_mapping
-        containers = all_containers(readings.docker, readings.podman)
+        has_containers = any(runtime is not None and runtime.by_id for runtime in (readings.docker, readings.podman))
         jobs = {job.id for mapped in mapping.jobs.values() for job in mapped} if mapping else set()
         self._job_users = {job: user for job, user in self._job_users.items() if job in jobs}
-        if attribution is None or not (jobs or containers):
+        if attribution is None or not (jobs or has_containers):
             return
         for workload in {id(share.workload): share.workload for share in attribution.processes}.values():
             if workload.job in jobs and workload.uid is not None and workload.job not in self._job_users:

@@ -10,8 +10,8 @@ program that is executed, and the device files that it sees are watched as well.
 A candidate is locked as soon as the driver can, by attempts every 2 ms. Most candidates only look (nvidia-smi): the
 attempts end with the process, or after some seconds. The agent decides whether a program that is held waits for room.
 
-Nothing is watched unless the agent asks for it: while every GPU has room, no program is touched. While nothing starts,
-the thread sleeps.
+Nothing is watched unless the agent asks for it: while no GPU is short of room, no program is touched. While
+nothing starts, the thread sleeps.
 """
 
 import ctypes

@@ -1,7 +1,8 @@
 """Room for programs that begin on a full GPU: which wait, which go on, and what is parked for them. Pure.
 
-A newcomer is held before its first allocation, where its GPU has less free memory than `room` and idle programs, or
-programs of class background, could be parked there. How much it needs is not known, so:
+A newcomer is held before its first allocation, where its GPU has less free memory than twice `room` and idle programs,
+or programs of class background, could be parked there. One that has `room` goes on at once: it is held to be counted,
+since another may begin in the same second. How much it needs is not known, so:
 
 1. It waits while these are parked, until `room` is free for it, and goes on at once where nothing more can be
    parked. It never waits for longer than `wait_s`.

@@ -126,9 +126,10 @@ class RoomNeed(NamedTuple):
     `bytes` is the memory that it needs on each; None: it needs the device for itself, without any program on it. `id`
     is the request for a lease, the name of the client or the key of the program. `kept` is free memory of each device
     that it cannot have: a lease does not get what other leases declared, whether they use it or not. `idle_after_s`:
-    programs that were idle for so long make room for it, as far as they can, and no others; None: those of `ParkTerms`,
-    if they make all of the room. Such a need has one device. `spared` are keys of programs that make none.
-    `of_background`: it is that of a program of class background, for which no other one makes room while it works.
+    programs that were idle for so long, and those of class background, make room for it as far as they can; None: those
+    of `ParkTerms`, if they make all of the room. Such a need has one device. `spared` are keys of programs that
+    make none. `of_background`: it is that of a program of class background, for which no other one makes room while it
+    works.
     """
 
     devices: tuple[str, ...]
