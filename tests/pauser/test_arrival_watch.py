@@ -2,12 +2,13 @@
 
 import os
 import queue
+import re
 import select
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -401,6 +402,35 @@ def test_of_many_programs_those_that_run_are_remembered(
             with program(directory) as other:
                 assert watched.count(other.pid)
         assert watched.count(reads.pid) == before > 0
+
+
+def watched_names(directory: Path) -> set[str]:
+    """The files of this directory that this process watches, as the kernel lists them."""
+    inodes: set[int] = set()
+    for descriptor in Path("/proc/self/fdinfo").iterdir():
+        # It may have been closed meanwhile.
+        with suppress(FileNotFoundError):
+            found = re.findall(r"^inotify wd:\S+ ino:(\S+)", descriptor.read_text("ascii"), re.MULTILINE)
+            inodes |= {int(inode, 16) for inode in found}
+    return {path.name for path in directory.iterdir() if path.stat().st_ino in inodes}
+
+
+def test_a_watch_is_reported_when_it_is_there_also_while_the_last_one_ends(directory: Path) -> None:
+    watch = ArrivalWatch(lambda *_: False, directory)
+    reported: queue.Queue[set[str]] = queue.Queue()
+
+    def begin() -> None:
+        watch.watch(ONE_GPU, begun=lambda: reported.put(watched_names(directory)))
+
+    begin()
+    for _ in range(30):
+        assert reported.get(timeout=30) == set(NAMES)
+        watch.watch(None)
+        # The files are not watched any more some milliseconds before the kernel's call returns.
+        while watched_names(directory):
+            pass
+        begin()
+    watch.watch(None)
 
 
 def test_the_agent_and_what_other_users_run_are_not_held(directory: Path, watched: Watched) -> None:

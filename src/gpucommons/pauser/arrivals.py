@@ -114,11 +114,13 @@ class ArrivalWatch:
         self._procfs = procfs
         self._terms: ArrivalTerms | None = None
         self._own: frozenset[int] = frozenset()
-        self._begun: list[Callable[[], None]] = []
+        self._asked: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread: threading.Thread | None = None
-        # Of the thread alone; the values of `_tried` are those of the threads that try.
+        # Of the thread alone; the values of `_tried` are those of the threads that try. `_begun` belong to the terms
+        # that it has seen, those in `_asked` to later ones.
+        self._begun: list[Callable[[], None]] = []
         self._known: dict[ProcessKey, Opened] = {}
         self._tried: dict[ProcessKey, _Tried] = {}
 
@@ -129,7 +131,7 @@ class ArrivalWatch:
         by another thread. Called from one thread."""
         with self._lock:
             self._terms, self._own = terms, own
-            self._begun.append(begun)
+            self._asked.append(begun)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
             self._thread.start()
@@ -141,22 +143,25 @@ class ArrivalWatch:
     def _run(self) -> None:
         while True:
             select.select([self._wake_read], [], [])
-            self._drain_wake()
-            if self._terms is not None:
+            if self._take_terms():
                 # Without inotify (its limits are reached) nothing is noticed until the agent's next terms.
                 with suppress(OSError):
                     self._watch_events()
             self._report_begun()
 
-    def _report_begun(self) -> None:
-        with self._lock:
-            begun, self._begun = self._begun, []
-        for report in begun:
-            report()
-
-    def _drain_wake(self) -> None:
+    def _take_terms(self) -> bool:
+        """Whether anything is to be watched."""
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
+        with self._lock:
+            self._begun += self._asked
+            self._asked = []
+            return self._terms is not None
+
+    def _report_begun(self) -> None:
+        begun, self._begun = self._begun, []
+        for report in begun:
+            report()
 
     def _watch_events(self) -> None:
         """Until the agent asks for nothing any more."""
@@ -177,10 +182,11 @@ class ArrivalWatch:
             }
             self._report_begun()
             sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
-            while self._terms is not None:
+            while True:
                 ready, _, _ = select.select(sources, [], [])
                 if self._wake_read in ready:
-                    self._drain_wake()
+                    if not self._take_terms():
+                        return
                     self._report_begun()
                 if opens.descriptor in ready:
                     opens.drain()
