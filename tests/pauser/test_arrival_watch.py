@@ -415,6 +415,17 @@ def watched_names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir() if path.stat().st_ino in inodes}
 
 
+def test_of_the_device_files_those_of_gpus_are_watched(directory: Path, watched: Watched) -> None:
+    """A terminal or the null device is opened all the time."""
+    others = {"null", "tty", "nvidia-modeset", "nvidia-caps", "nvidia", "xnvidia1"}
+    for name in ("nvidia1", "nvidia12", *others):
+        (directory / name).touch()
+    watched.begin()
+    assert watched_names(directory) == {*NAMES, "nvidia1", "nvidia12"}
+    watched.end()
+    assert watched_names(directory) == set()
+
+
 def test_a_watch_is_reported_when_it_is_there_also_while_the_last_one_ends(directory: Path) -> None:
     watch = ArrivalWatch(lambda *_: False, directory)
     reported: queue.Queue[set[str]] = queue.Queue()
@@ -520,6 +531,44 @@ def test_the_end_of_a_file_is_not_an_open_and_hides_none(tmp_path: Path) -> None
             assert opens.drain() is is_opened
 
 
+def file_with_inode(directory: Path, inode: int) -> Path:
+    """A new file with the number of one that is gone."""
+    for name in range(100):
+        made = directory / f"file{name}"
+        made.touch()
+        if made.stat().st_ino == inode:
+            return made
+    pytest.skip("this file system gives each file a number of its own")
+
+
+def test_a_file_that_ends_while_its_watch_begins_hides_none_with_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its last name, though it is open: the kernel reports that before the call that begins the watch returns."""
+    names = [tmp_path / "nvidiactl", tmp_path / "other"]
+    names[0].touch()
+    names[1].hardlink_to(names[0])
+    inode = names[0].stat().st_ino
+    with _DeviceEvents() as opens:
+        libc = opens._libc
+
+        class Kernel:
+            def inotify_add_watch(self, *arguments: object) -> int:
+                watch: int = libc.inotify_add_watch(*arguments)
+                for name in names:
+                    name.unlink()
+                opens.drain()
+                return watch
+
+        with monkeypatch.context() as patched:
+            patched.setattr(opens, "_libc", Kernel())
+            opens.add(names[:1])
+        again = file_with_inode(tmp_path, inode)
+        opens.add([again])
+        again.read_bytes()
+        assert opens.drain()
+
+
 def test_a_file_whose_end_was_lost_among_other_events_is_watched_when_it_is_there_again(tmp_path: Path) -> None:
     """Device and inode are the same: those of a container's files often are."""
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text("ascii"))
@@ -535,13 +584,7 @@ def test_a_file_whose_end_was_lost_among_other_events_is_watched_when_it_is_ther
             # Two equal events in a row are one.
             os.close(os.open(others[number % 2], os.O_RDONLY))
         file.unlink()
-        for number in range(100):
-            again = tmp_path / str(number)
-            again.touch()
-            if again.stat().st_ino == inode:
-                break
-        else:
-            pytest.skip("this file system gives each file a number of its own")
+        again = file_with_inode(tmp_path, inode)
         assert opens.drain()
         opens.add([again])
         again.read_bytes()
