@@ -26,6 +26,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -459,10 +460,25 @@ def _run_tests(
     os.environ["TMPDIR"] = tempfile.tempdir = str(files)
     _forget_the_project()
     _change_imports(sources, folder)
+    # What the thread was to do does not happen: the test would wait for that until its time is over.
+    threading.excepthook = lambda _: os._exit(_SOME_FAILED)
     status = 70
     with contextlib.suppress(BaseException):
         # The limit of pyproject.toml for one test is in real time.
-        options = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not long", "-o", "timeout=0")
+        options = (
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "-p",
+            "no:threadexception",
+            "-m",
+            "not long",
+            "-o",
+            "timeout=0",
+        )
         status = int(pytest.main([*options, *(str(ROOT / test) for test in tests)], plugins=[_Watch(chosen, folder)]))
     os._exit(status)
 
