@@ -3,6 +3,7 @@
 import os
 import queue
 import re
+import resource
 import select
 import subprocess
 import sys
@@ -117,6 +118,10 @@ class Watched:
             self._seen.append(self._candidates.get())
         return self._seen.count(pid)
 
+    @property
+    def remembered(self) -> Sequence[ProcessKey]:
+        return list(self._watch._tried)
+
     def seen_before(self, pid: int) -> list[int]:
         """The candidates up to this one."""
         while pid not in self._seen:
@@ -226,6 +231,26 @@ def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, w
             found = watched.seen_before(new.pid)
     assert old.pid not in found
     assert child not in found
+
+
+def test_a_fork_of_a_program_that_only_read_the_gpu_before_is_new(directory: Path, watched: Watched, cuda: str) -> None:
+    """It has no CUDA, and its fork may use it."""
+    nvml = directory / "libnvidia-ml.so.1"
+    nvml.write_bytes(b"\0" * 4096)
+    with program(directory, f"{cuda} {nvml}") as reads, program(directory, cuda, "", NAMES[:1]) as before_its_files:
+        watched.begin()
+        for parent in (reads, before_its_files):
+            watched.seen_before(int(order(parent, "")))
+
+
+def test_programs_at_work_take_no_place_of_new_ones(
+    directory: Path, watched: Watched, cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_MAX_CANDIDATES", 1)
+    with program(directory, cuda, "begins"):
+        watched.begin()
+        with program(directory) as new:
+            watched.seen_before(new.pid)
 
 
 def test_a_program_that_had_initialised_cuda_without_a_context_is_new(
@@ -402,6 +427,7 @@ def test_of_many_programs_those_that_run_are_remembered(
             with program(directory) as other:
                 assert watched.count(other.pid)
         assert watched.count(reads.pid) == before > 0
+        assert len(watched.remembered) <= 4, "those that have ended are forgotten"
 
 
 def watched_names(directory: Path) -> set[str]:
@@ -433,15 +459,50 @@ def test_a_watch_is_reported_when_it_is_there_also_while_the_last_one_ends(direc
     def begin() -> None:
         watch.watch(ONE_GPU, begun=lambda: reported.put(watched_names(directory)))
 
-    begin()
     for _ in range(30):
+        begin()
         assert reported.get(timeout=30) == set(NAMES)
         watch.watch(None)
         # The files are not watched any more some milliseconds before the kernel's call returns.
         while watched_names(directory):
             pass
-        begin()
+
+
+def test_where_nothing_can_be_watched_the_next_terms_are_tried(directory: Path) -> None:
+    watch, begun, again = ArrivalWatch(lambda *_: False, directory), threading.Event(), threading.Event()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # It can open nothing.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        watch.watch(ONE_GPU, begun=begun.set)
+        assert begun.wait(30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    watch.watch(ONE_GPU, begun=again.set)
+    assert again.wait(30)
+    assert watched_names(directory) == set(NAMES)
     watch.watch(None)
+
+
+# Watches, and tries to hold what opens a device file. Ends once that is so.
+WATCHING = """
+import os, sys, threading
+from pathlib import Path
+from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch
+tries = threading.Event()
+def hold(*_):
+    tries.set()
+    threading.Event().wait()
+watch, begun = ArrivalWatch(hold, Path(sys.argv[1])), threading.Event()
+watch.watch(ArrivalTerms({0: "GPU-0"}, frozenset({0})), begun=begun.set)
+begun.wait()
+file = os.open(sys.argv[1] + "/nvidiactl", os.O_RDWR)
+tries.wait()
+"""
+
+
+def test_a_watch_and_its_tries_keep_no_program_from_its_end(directory: Path) -> None:
+    subprocess.run([sys.executable, "-c", WATCHING, str(directory)], check=True, timeout=60)
 
 
 def test_the_agent_and_what_other_users_run_are_not_held(directory: Path, watched: Watched) -> None:

@@ -188,16 +188,13 @@ class ArrivalWatch:
                     if not self._take_terms():
                         return
                     self._report_begun()
-                if opens.descriptor in ready:
-                    opens.drain()
+                if opens.descriptor in ready and opens.drain():
                     self._look_for_candidates()
                 if execs.descriptor in ready:
                     for pid in execs.pids():
                         opens.add_soon(self._files_seen_by(pid))
                     # Bounds the work while a build runs thousands of programs.
                     time.sleep(_EXEC_REST_S)
-                    if opens.drain():
-                        self._look_for_candidates()
 
     # -- device files
 
