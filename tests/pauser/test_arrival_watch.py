@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -30,7 +29,8 @@ from gpucommons.pauser.arrivals import (
     cuda_users,
 )
 from needs import needs_root
-from users import in_namespace
+from open_folder import open_folder
+from users import as_user, in_namespace
 from waiting import until
 
 NAMES = ("nvidiactl", "nvidia-uvm", "nvidia0")
@@ -73,6 +73,9 @@ for line in sys.stdin:
         os._exit(0)
     print(pid, flush=True)
 """
+
+# Another user.
+FLOODER = 64_000
 
 ONE_GPU = ArrivalTerms({0: "GPU-0"}, frozenset({0}))
 
@@ -209,7 +212,7 @@ def test_a_monitor_is_not_held(directory: Path, watched: Watched) -> None:
     watched.begin()
     with (
         program(directory) as before_its_library,
-        program(directory, both) as monitor,
+        program(directory, both, "", (*NAMES, "nvidia-uvm")) as monitor,
         program(directory, str(cuda)) as new,
         program(directory, both, "begins") as early,
         program(directory, both, "ready") as late,
@@ -349,6 +352,7 @@ def test_a_program_is_held_where_its_gpu_is_short(directory: Path, watched: Watc
         ({9}, None, None),
         # So far: the others follow.
         ({0, 1}, "3", 3),
+        ({1, 2}, "1", 1),
         # In a container that has some of the GPUs.
         ({2, 3}, "0", 2),
         ({2, 3}, "1,0", 3),
@@ -484,7 +488,7 @@ def test_where_nothing_can_be_watched_the_next_terms_are_tried(directory: Path) 
     watch.watch(None)
 
 
-# Watches, and tries to hold what opens a device file. Ends once that is so.
+# Watches, and tries to hold what opens a device file. Then it begins another watch, and ends during that.
 WATCHING = """
 import os, sys, threading
 from pathlib import Path
@@ -494,15 +498,107 @@ def hold(*_):
     tries.set()
     threading.Event().wait()
 watch, begun = ArrivalWatch(hold, Path(sys.argv[1])), threading.Event()
-watch.watch(ArrivalTerms({0: "GPU-0"}, frozenset({0})), begun=begun.set)
+terms = ArrivalTerms({0: "GPU-0"}, frozenset({0}), os.getuid())
+watch.watch(terms, begun=begun.set)
 begun.wait()
 file = os.open(sys.argv[1] + "/nvidiactl", os.O_RDWR)
 tries.wait()
+for each in (None, terms):
+    begun.clear()
+    watch.watch(each, begun=begun.set)
+    begun.wait()
 """
 
 
-def test_a_watch_and_its_tries_keep_no_program_from_its_end(directory: Path) -> None:
-    subprocess.run([sys.executable, "-c", WATCHING, str(directory)], check=True, timeout=60)
+@pytest.mark.parametrize("enter", [[], as_user(FLOODER)], ids=["this user", "another user"])
+def test_a_watch_and_its_tries_keep_no_program_from_its_end(enter: Sequence[str]) -> None:
+    """Only root sees what is executed."""
+    if enter:
+        needs_root()
+    with open_folder() as directory:
+        for name in NAMES:
+            (directory / name).touch()
+            (directory / name).chmod(0o666)
+        subprocess.run([*enter, sys.executable, "-c", WATCHING, str(directory)], check=True, timeout=60)
+
+
+def test_what_opens_no_device_file_is_not_new(directory: Path, watched: Watched) -> None:
+    watched.begin()
+    with program(directory, "", "", ()) as none, program(directory, "", "", ("nvidia0",)) as only_a_gpu:
+        assert watched.count(only_a_gpu.pid)
+        assert watched.count(none.pid) == 0
+
+
+def test_the_programs_that_are_tried_at_once_are_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "_MAX_CANDIDATES", 2)
+    tried: queue.Queue[int] = queue.Queue()
+    end = threading.Event()
+
+    def hold(key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
+        tried.put(key.pid)
+        end.wait(60)
+        return False
+
+    watch = ArrivalWatch(hold, directory)
+
+    def begin(terms: ArrivalTerms | None = ONE_GPU) -> None:
+        begun = threading.Event()
+        watch.watch(terms, begun=begun.set)
+        assert begun.wait(30)
+
+    begin()
+    with program(directory) as first, program(directory) as second, program(directory) as third:
+        assert {tried.get(timeout=30), tried.get(timeout=30)} == {first.pid, second.pid}
+        # What was opened is looked at before the second has begun.
+        begin()
+        begin()
+        assert tried.empty()
+        end.set()
+        order(third, "nvidia0")
+        # The others may have opened more meanwhile.
+        while tried.get(timeout=30) != third.pid:
+            pass
+    begin(None)
+
+
+def test_what_is_opened_while_no_thread_can_start_is_tried_when_it_opens_more(
+    directory: Path, watched: Watched
+) -> None:
+    watched.begin()
+    # More than there are addresses.
+    before = threading.stack_size(1 << 60)
+    try:
+        with program(directory) as new:
+            assert watched.count(new.pid) == 0
+            threading.stack_size(before)
+            assert watched.count(new.pid, lambda: order(new, "context"))
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_look_ends_with_its_time_and_the_next_one_sees_the_rest(
+    directory: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_SCAN_S", 0.0)
+    watched.begin()
+    with program(directory) as new:
+        assert watched.count(new.pid) == 0
+        monkeypatch.setattr(arrivals, "_SCAN_S", 30.0)
+        assert watched.count(new.pid, lambda: order(new, "nvidia0"))
+
+
+def test_a_watch_that_ends_during_a_look_begins_again(
+    directory: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pause until the next look of the same round.
+    monkeypatch.setattr(arrivals, "_SCAN_AGAIN_S", (0.3,))
+    watched.begin()
+    with program(directory) as one:
+        watched.seen_before(one.pid)
+        watched.end()
+        watched.begin()
+        with program(directory) as other:
+            watched.seen_before(other.pid)
 
 
 def test_the_agent_and_what_other_users_run_are_not_held(directory: Path, watched: Watched) -> None:
@@ -520,12 +616,20 @@ def test_the_agent_and_what_other_users_run_are_not_held(directory: Path, watche
 
 def test_what_uses_cuda_is_found_for_an_order_to_resume_it(directory: Path) -> None:
     files = [os.open(directory / name, os.O_RDWR) for name in NAMES]
-    with program(directory) as uses, program(directory, "", "", ("nvidiactl", "nvidia0")) as reads:
+    # Its name is as long.
+    elsewhere = directory.with_name(directory.name[::-1])
+    elsewhere.mkdir()
+    (elsewhere / "nvidia-uvm").touch()
+    with (
+        program(directory) as uses,
+        program(directory, "", "", ("nvidiactl", "nvidia0")) as reads,
+        program(elsewhere, "", "", ("nvidia-uvm",)) as other,
+    ):
         found = set(cuda_users(directory))
     for file in files:
         os.close(file)
     assert uses.pid in found
-    assert not found & {reads.pid, os.getpid()}
+    assert not found & {reads.pid, other.pid, os.getpid()}
 
 
 # Executes a shell once its own device file is there, as a container runtime does. It opens the file at each line.
@@ -628,6 +732,19 @@ def test_a_file_that_ends_while_its_watch_begins_hides_none_with_its_numbers(
         opens.add([again])
         again.read_bytes()
         assert opens.drain()
+
+
+def test_what_comes_after_the_end_of_a_watch_is_not_entered_in_the_next_one(tmp_path: Path) -> None:
+    """Its descriptor often has the same number; threads look at the files of containers for a long time."""
+    file = tmp_path / "nvidiactl"
+    file.touch()
+    with _DeviceEvents() as last:
+        number = last.descriptor
+    with _DeviceEvents() as opens:
+        assert opens.descriptor == number
+        last.add([file])
+        file.read_bytes()
+        assert not opens.drain()
 
 
 def test_a_file_whose_end_was_lost_among_other_events_is_watched_when_it_is_there_again(tmp_path: Path) -> None:
@@ -740,7 +857,6 @@ def test_the_files_of_many_programs_that_start_at_once_are_all_watched(tmp_path:
             until(partial(is_watched, file), f"{file.name} is watched")
 
 
-FLOODER = 64_000
 OPENS = 'exec 3<>"$0/nvidiactl" 4<>"$0/nvidia0"; echo ready; exec sleep 600'
 
 
@@ -756,9 +872,7 @@ def test_many_programs_of_one_user_do_not_hide_those_of_another(way: str) -> Non
         return False
 
     with ExitStack() as stack:
-        # Other users may look into it.
-        directory = Path(stack.enter_context(TemporaryDirectory()))
-        directory.chmod(0o755)
+        directory = stack.enter_context(open_folder())
         for name in NAMES:
             (directory / name).touch()
             (directory / name).chmod(0o666)
