@@ -134,7 +134,7 @@ SUBJECTS: Final = (
     _subject("scheduler/parking/turns", "parking/test_turns", "parking/test_attained", "parking/test_plan"),
     _subject("pauser/counters", "pauser/test_counters", "pauser/test_small_parts"),
     _subject("pauser/arrivals", "pauser/test_arrival_watch"),
-    _subject("pauser/holdback", "pauser/test_holdback"),
+    _subject("pauser/holdback", "pauser/test_holdback", "pauser/test_holdback_times"),
     _subject("owners/slots", "holding/test_slots", "holding/test_allocations", "holding/test_ds01_rules"),
     _subject("owners/slot_states", "holding/test_slot_states", "holding/test_idle_periods"),
     _subject("owners/allocations", "holding/test_allocations", "holding/test_ds01_rules", "holding/test_leases"),

@@ -490,9 +490,10 @@ def test_where_nothing_can_be_watched_the_next_terms_are_tried(directory: Path) 
 
 # Watches, and tries to hold what opens a device file. Then it begins another watch, and ends during that.
 WATCHING = """
-import os, sys, threading
+import os, signal, sys, threading
 from pathlib import Path
 from gpucommons.pauser.arrivals import ArrivalTerms, ArrivalWatch
+signal.alarm(60)
 tries = threading.Event()
 def hold(*_):
     tries.set()
@@ -519,7 +520,7 @@ def test_a_watch_and_its_tries_keep_no_program_from_its_end(enter: Sequence[str]
         for name in NAMES:
             (directory / name).touch()
             (directory / name).chmod(0o666)
-        subprocess.run([*enter, sys.executable, "-c", WATCHING, str(directory)], check=True, timeout=60)
+        subprocess.run([*enter, sys.executable, "-c", WATCHING, str(directory)], check=True)
 
 
 def test_what_opens_no_device_file_is_not_new(directory: Path, watched: Watched) -> None:
