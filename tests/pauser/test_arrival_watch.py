@@ -697,44 +697,6 @@ def test_the_end_of_a_file_is_not_an_open_and_hides_none(tmp_path: Path) -> None
             assert opens.drain() is is_opened
 
 
-def file_with_inode(directory: Path, inode: int) -> Path:
-    """A new file with the number of one that is gone."""
-    for name in range(100):
-        made = directory / f"file{name}"
-        made.touch()
-        if made.stat().st_ino == inode:
-            return made
-    pytest.skip("this file system gives each file a number of its own")
-
-
-def test_a_file_that_ends_while_its_watch_begins_hides_none_with_its_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its last name, though it is open: the kernel reports that before the call that begins the watch returns."""
-    names = [tmp_path / "nvidiactl", tmp_path / "other"]
-    names[0].touch()
-    names[1].hardlink_to(names[0])
-    inode = names[0].stat().st_ino
-    with _DeviceEvents() as opens:
-        libc = opens._libc
-
-        class Kernel:
-            def inotify_add_watch(self, *arguments: object) -> int:
-                watch: int = libc.inotify_add_watch(*arguments)
-                for name in names:
-                    name.unlink()
-                opens.drain()
-                return watch
-
-        with monkeypatch.context() as patched:
-            patched.setattr(opens, "_libc", Kernel())
-            opens.add(names[:1])
-        again = file_with_inode(tmp_path, inode)
-        opens.add([again])
-        again.read_bytes()
-        assert opens.drain()
-
-
 def test_what_comes_after_the_end_of_a_watch_is_not_entered_in_the_next_one(tmp_path: Path) -> None:
     """Its descriptor often has the same number; threads look at the files of containers for a long time."""
     file = tmp_path / "nvidiactl"
@@ -763,7 +725,13 @@ def test_a_file_whose_end_was_lost_among_other_events_is_watched_when_it_is_ther
             # Two equal events in a row are one.
             os.close(os.open(others[number % 2], os.O_RDONLY))
         file.unlink()
-        again = file_with_inode(tmp_path, inode)
+        for number in range(100):
+            again = tmp_path / str(number)
+            again.touch()
+            if again.stat().st_ino == inode:
+                break
+        else:
+            pytest.skip("this file system gives each file a number of its own")
         assert opens.drain()
         opens.add([again])
         again.read_bytes()

@@ -257,7 +257,7 @@ class ArrivalWatch:
 
         def hold() -> None:
             try:
-                while tried.again and not tried.done and tried.times < _MAX_TRIES:
+                while tried.again and not tried.done:
                     within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
                     tried.again, tried.times = False, tried.times + 1
                     if self._hold(key, within_s, lambda: self._gpu_of(key, tried)):
@@ -428,8 +428,6 @@ def choose_gpu(opened: Iterable[int], visible: str | None, gpus: Mapping[int, st
 
 _IN_OPEN: Final = 0x20
 _IN_OVERFLOW: Final = 0x4000
-# The file is gone, and with it the watch.
-_IN_IGNORED: Final = 0x8000
 # struct inotify_event: the watch, what happened, a cookie, the length of a name.
 _FILE_EVENT: Final = struct.Struct("=iIII")
 _READ_BYTES: Final = 1 << 16
@@ -440,8 +438,6 @@ class _DeviceEvents:
 
     The files of a container may be on a file system of its user, which need not answer: they are looked at by threads
     of their own. One that hangs keeps its thread until the file system is gone, and the others go on with the rest.
-
-    The files of a container that has ended are forgotten: those of the next one often have the same numbers.
     """
 
     _threads: Final = CallThreads("device files", _MAX_HUNG_LOOKS)
@@ -451,11 +447,6 @@ class _DeviceEvents:
         self.descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify")
-        # Device and inode of each file, and the kernel's number of each watch. `_ended` are watches that the kernel
-        # has ended before the thread that asked for them has come to enter them.
-        self._watched: set[tuple[int, int]] = set()
-        self._file_of: dict[int, tuple[int, int]] = {}
-        self._ended: set[int] = set()
         self._pending: deque[Path] = deque(maxlen=_MAX_PENDING)
         self._lock = threading.Lock()
         self._is_open = True
@@ -469,15 +460,18 @@ class _DeviceEvents:
             os.close(self.descriptor)
 
     def add(self, paths: Iterable[Path]) -> None:
-        """Each file once, by whichever name."""
+        """The kernel watches each file once, however often it is added, and by whichever name."""
         for path in paths:
             with suppress(OSError):
-                # A file of its own: what is opened here is watched, however its name changes meanwhile.
-                descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                with self._lock:
+                    if not self._is_open:
+                        return
+                    # The kernel asks the file system: without the lock, and with a descriptor of our own.
+                    events = os.dup(self.descriptor)
                 try:
-                    self._add_opened(descriptor)
+                    self._libc.inotify_add_watch(events, os.fsencode(path), _IN_OPEN)
                 finally:
-                    os.close(descriptor)
+                    os.close(events)
 
     def add_soon(self, paths: Iterable[Path]) -> None:
         """As `add`, by another thread. Where all are busy, those take them next."""
@@ -489,26 +483,6 @@ class _DeviceEvents:
             while True:
                 self.add((self._pending.popleft(),))
 
-    def _add_opened(self, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        file = (status.st_dev, status.st_ino)
-        with self._lock:
-            if not self._is_open or file in self._watched:
-                return
-            self._watched.add(file)
-            # The kernel asks the file system whether we may watch: without the lock, and with a descriptor of our own.
-            events = os.dup(self.descriptor)
-        try:
-            watch = self._libc.inotify_add_watch(events, b"/proc/self/fd/%d" % descriptor, _IN_OPEN)
-        finally:
-            os.close(events)
-        with self._lock:
-            if watch < 0 or watch in self._ended:
-                self._watched.discard(file)
-                self._ended.discard(watch)
-            else:
-                self._file_of[watch] = file
-
     def drain(self) -> bool:
         """Whether a file was opened."""
         has_open = False
@@ -516,23 +490,10 @@ class _DeviceEvents:
             while data := os.read(self.descriptor, _READ_BYTES):
                 at = 0
                 while at < len(data):
-                    watch, what, _, name_bytes = _FILE_EVENT.unpack_from(data, at)
+                    _, what, _, name_bytes = _FILE_EVENT.unpack_from(data, at)
                     at += _FILE_EVENT.size + name_bytes
                     has_open = has_open or bool(what & (_IN_OPEN | _IN_OVERFLOW))
-                    if what & (_IN_IGNORED | _IN_OVERFLOW):
-                        self._forget(watch)
         return has_open
-
-    def _forget(self, watch: int) -> None:
-        """Below 0: events were lost, perhaps of files that are gone. The kernel keeps the watches of all others."""
-        with self._lock:
-            if watch < 0:
-                self._watched.clear()
-                self._file_of.clear()
-            elif watch in self._file_of:
-                self._watched.discard(self._file_of.pop(watch))
-            else:
-                self._ended.add(watch)
 
 
 # Programs that are executed, from the kernel (linux/cn_proc.h). Only root hears of them.
