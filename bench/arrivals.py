@@ -251,6 +251,8 @@ def roomy(_: argparse.Namespace) -> None:
             with_agent = starts()
             held = sum("goes on after" in line and "it has room" in line for line in running.lines)
             note(f"roomy: {held} of 20 were held")
+            if held < 20:
+                _show_parking(running)
             compare_starts("roomy", without, with_agent)
 
 
@@ -302,7 +304,10 @@ def shown_by(pid: int) -> str:
     libraries = [name for name in ("libcuda.so", "libnvidia-ml.so") if name in maps]
     threads = {file.read_text().strip() for file in directory.glob("task/*/comm")}
     named = sorted(name for name in threads if name.startswith("cuda"))
-    return f"{opened_files(pid, DEVICE_FILES, directory.parent)}, {libraries}, {named}"
+    opened = opened_files(pid, DEVICE_FILES, directory.parent)
+    assert opened is not None
+    times = f"control {opened.control}, uvm {opened.uvm}, {dict(opened.gpus)}"
+    return f"{times}, {libraries}, {named}"
 
 
 def kills(given: argparse.Namespace) -> None:

@@ -78,8 +78,8 @@ class ParkingRig:
     async def _end_turns(self, key: str) -> None:
         return
 
-    def read(self) -> None:
-        """One reading, as the agent passes it on."""
+    def read(self, ago_s: float = 0.0) -> None:
+        """One reading, as the agent passes it on; or has passed it on so long ago."""
         rows = []
         for one in self.living():
             idle = one.pid in self.idle
@@ -91,7 +91,7 @@ class ParkingRig:
                     one.pid, one.key, self.jobs.get(one.pid, f"process:{one.pid}"), (use,), Workload(uid=0, user="root")
                 )
             )
-        now = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time() - ago_s
         reading = self.parking.without_parked(ProgramReading(tuple(rows), as_of_s=now))
         programs = group(reading.processes)
         alone = [Exemption(one, Exempt.DISPLAY, "it is a display server") for one in programs if self._is_display(one)]

@@ -222,6 +222,21 @@ def test_newcomers_are_held_only_where_others_could_make_room(
     assert not short_devices(ArrivalRules(None, None), TERMS, situation, {GPU: gpu}), "off"
 
 
+@pytest.mark.parametrize(
+    ("free", "total", "fits"),
+    [
+        (1 << 30, 140 << 30, True),
+        ((1 << 30) - 1, 140 << 30, False),
+        (512 << 20, 8 << 30, True),
+        ((512 << 20) - 1, 8 << 30, False),
+        (None, 8 << 30, True),
+        (0, None, True),
+    ],
+)
+def test_a_context_needs_a_gigabyte_or_less_on_a_small_gpu(free: int | None, total: int | None, fits: bool) -> None:
+    assert GpuMemory(free, total, 0).fits_context is fits
+
+
 def test_a_young_program_gets_more_room_as_its_use_comes_near_what_is_free() -> None:
     idle, young = resident("idle", 40), resident("young", 10, idle_s=0.0, is_young=True)
     world = World([idle, young, resident("busy", 20, idle_s=0.0)], [])

@@ -41,7 +41,13 @@ class FullGpu:
     """A GPU of 200 MiB, most of which idle programs hold."""
 
     def __init__(
-        self, node: SharedNode, idle: int = 2, room: str = "100%", sections: str = "", settle_s: int = 2
+        self,
+        node: SharedNode,
+        idle: int = 2,
+        room: str = "100%",
+        sections: str = "",
+        settle_s: int = 2,
+        memory_bytes: int = 64 * MIB,
     ) -> None:
         self.node = node
         files = device_files(node.run / "dev")
@@ -50,7 +56,8 @@ class FullGpu:
         self._api = f"unix:{node.run}/api.sock"
         parking = f'arrival_room = "{room}"\ndevice_files = "{files}"\n{TERMS}settle_s = {settle_s}\n{sections}'
         self.sections = f'[web]\nsocket = "{self._api}"\n[parking]\n{parking}'
-        self.idle = [node.program(phases=IDLE, memory_bytes=64 * MIB) for _ in range(idle)]
+        self._memory_bytes = memory_bytes
+        self.idle = [node.program(phases=IDLE, memory_bytes=memory_bytes) for _ in range(idle)]
         for one in self.idle:
             one.program.wait_for_user()
         node.start_agent(sections=self.sections)
@@ -96,7 +103,7 @@ class FullGpu:
     def comes_back(self, one: SharedProgram) -> None:
         one.program.run_cell()
         self.node.wait_for(lambda: one.program.cells > 0, "its cell ends")
-        assert one.program.gpu_bytes == 64 * MIB
+        assert one.program.gpu_bytes == self._memory_bytes
 
 
 def test_a_newcomer_waits_for_room_and_starts(node: SharedNode) -> None:
@@ -151,6 +158,39 @@ def test_a_program_of_the_background_makes_room_while_it_works(node: SharedNode)
     computed = night.progress()
     node.wait_for(lambda: night.progress() > computed + 0.2, "it goes on")
     assert night.program.gpu_bytes == 128 * MIB
+
+
+def test_a_program_that_asks_whether_there_is_a_gpu_parks_nothing(node: SharedNode) -> None:
+    """It waits for room when it begins to use the GPU, which may be much later."""
+    gpu = FullGpu(node, idle=1, memory_bytes=128 * MIB)
+    gpu.wait_until_watched()
+    prepares = node.run / "prepares"
+    prepares.touch()
+    node.shared.cuda.prepares = prepares
+    asks = gpu.spawn(128 * MIB)
+    # What it opened is seen when the next one begins.
+    node.shared.cuda.prepares = None
+    next_one = gpu.program_of(gpu.spawn(8 * MIB))
+    node.wait_for(lambda: gpu.logged("goes on after"), "the next one goes on")
+    assert [arrival["pid"] for arrival in parking_state(node.socket)["arrivals"].values()] == [next_one.pid]
+    next_one.end()
+    since = len(node.agent.lines)
+    gpu.comes_back(gpu.idle[0])
+    node.wait_for(lambda: any(WATCHED in line for line in node.agent.lines[since:]), "it is idle again")
+    prepares.unlink()
+    assert gpu.program_of(asks).gpu_bytes == 128 * MIB
+    assert gpu.parks == 2
+
+
+def test_where_there_is_no_room_for_a_context_a_program_waits_before_it(node: SharedNode) -> None:
+    total = 1434 * MIB
+    node.shared.nvml.say(f"set nvmlDeviceGetMemoryInfo_v2 0 0 {total} 0 0 0")
+    node.program(MATMUL[512], memory_bytes=1082 * MIB)
+    gpu = FullGpu(node, idle=1, memory_bytes=350 * MIB)
+    node.shared.cuda.gpu_has(total)
+    gpu.wait_until_watched()
+    assert gpu.program_of(gpu.spawn(128 * MIB)).gpu_bytes == 128 * MIB
+    assert gpu.parks == 1
 
 
 @pytest.mark.long

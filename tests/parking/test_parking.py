@@ -102,7 +102,7 @@ def test_a_program_that_has_memory_already_does_not_wait_for_room(cuda: FakeCuda
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
 
     async def body() -> None:
-        rig.read()
+        rig.read(ago_s=10)
         assert (await rig.pauser.lock(program.key, timeout_ms=1000)).failure is None
         rig.parking.hear(Notice(program.key, GPU, NoticeKind.ARRIVED))
         assert rig.parking.newcomers.newcomers == []
@@ -113,12 +113,13 @@ def test_a_program_that_has_memory_already_does_not_wait_for_room(cuda: FakeCuda
 
 
 def test_a_program_waits_for_room_once(cuda: FakeCuda, record: Path) -> None:
-    """The watch may begin again while its context does."""
+    """The watch may begin again while its context does. A reading may show the context before the pauser reports it."""
     (program,) = started(cuda)
     rig = ParkingRig(cuda, record, 4 * SIZE, SETTINGS)
     newcomers, arrived = rig.parking.newcomers, Notice(program.key, GPU, NoticeKind.ARRIVED)
 
     async def body() -> None:
+        rig.read()
         assert (await rig.pauser.lock(program.key, timeout_ms=1000)).failure is None
         rig.parking.hear(arrived)
         assert newcomers.processes == {program.key}

@@ -30,6 +30,17 @@ def test_short_turns_are_expected_again_for_a_while() -> None:
     assert not later.was_in_turns
 
 
+def test_a_program_is_at_work_once_its_memory_is_seen_for_longer_than_a_context_takes() -> None:
+    held = ResidentPrograms(0.0, movable=True)
+    process = ProcessKey(7, 1)
+    assert not held.is_at_work(process, 0.0)
+    for now_s, at_work in ((0.0, False), (2.0, False), (3.0, True)):
+        see(held, now_s, activity=ProgramActivity.ACTIVE, in_turns=False)
+        assert held.is_at_work(process, now_s) is at_work
+    held.see((), (), frozenset(), frozenset(), frozenset(), 4.0, {})
+    assert not held.is_at_work(process, 9.0)
+
+
 def test_a_program_that_only_holds_memory_does_not_use_the_gpu() -> None:
     held = ResidentPrograms(0.0, movable=True)
     assert see(held, 0.0, activity=ProgramActivity.ACTIVE, in_turns=False).uses_gpu

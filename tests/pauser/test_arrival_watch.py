@@ -34,16 +34,20 @@ from users import as_user, in_namespace
 from waiting import until
 
 NAMES = ("nvidiactl", "nvidia-uvm", "nvidia0")
+# What CUDA opens as it is initialised, and what NVML opens.
+INITIAL = ("nvidiactl", *["nvidia-uvm"] * 2, *["nvidia0"] * 4)
+MONITOR = ("nvidiactl", *["nvidia-uvm"] * 2, *["nvidia0"] * 3)
 # Opens the files in the order in which CUDA does, maps the libraries if they are given, and has a context if that is.
-# At `context` it opens what a context opens, and at the name of a file that file. At any other line it starts a child
-# that opens the control file again: a fork, or with `run` another program.
+# At `context` it opens what a context on the first GPU opens, at `context 1` on the second one, and at names of files
+# these; at `close` it closes the last one. At any other line it starts a child that opens the control file again: a
+# fork, or with `run` another program.
 PROGRAM = """
 import ctypes, mmap, os, sys, threading
 directory, libraries, context, names = sys.argv[1:]
 files = [os.open(f"{directory}/{name}", os.O_RDWR) for name in names.split()]
 mapped = [mmap.mmap(os.open(name, os.O_RDONLY), 0, prot=mmap.PROT_READ) for name in libraries.split()]
 if context == "begins":
-    files += [os.open(f"{directory}/nvidia-uvm", os.O_RDWR) for _ in range(2)]
+    files += [os.open(f"{directory}/nvidia0", os.O_RDWR) for _ in range(16)]
 if context == "ready":
     named = threading.Event()
     def handle_events():
@@ -54,12 +58,16 @@ if context == "ready":
     named.wait()
 print("ready", flush=True)
 for line in sys.stdin:
-    if line == "context\\n":
-        files += [os.open(f"{directory}/nvidia-uvm", os.O_RDWR) for _ in range(2)]
+    if line.startswith("context"):
+        files += [os.open(f"{directory}/nvidia{line[8:].strip() or 0}", os.O_RDWR) for _ in range(16)]
         print("done", flush=True)
         continue
     if line.startswith("nvidia"):
-        files.append(os.open(f"{directory}/{line.strip()}", os.O_RDWR))
+        files += [os.open(f"{directory}/{name}", os.O_RDWR) for name in line.split()]
+        print("done", flush=True)
+        continue
+    if line == "close\\n":
+        os.close(files.pop())
         print("done", flush=True)
         continue
     if line == "run\\n":
@@ -155,6 +163,14 @@ def cuda(directory: Path) -> str:
 
 
 @pytest.fixture
+def both(directory: Path, cuda: str) -> str:
+    """The libraries of CUDA and of NVML, which maps the first one too."""
+    nvml = directory / "libnvidia-ml.so.1"
+    nvml.write_bytes(b"\0" * 4096)
+    return f"{cuda} {nvml}"
+
+
+@pytest.fixture
 def watched(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     # A busy machine cuts no look short.
     monkeypatch.setattr(arrivals, "_SCAN_S", 30.0)
@@ -202,28 +218,72 @@ def test_a_child_of_a_program_that_only_reads_the_gpu_is_new(directory: Path, wa
         os.close(file)
 
 
-def test_a_monitor_is_not_held(directory: Path, watched: Watched) -> None:
-    """NVML opens the same files and maps the library of CUDA, and the driver would lock it. A program that uses both is
-    known by its context."""
-    cuda, nvml = directory / "libcuda.so.1", directory / "libnvidia-ml.so.1"
-    for library in (cuda, nvml):
-        library.write_bytes(b"\0" * 4096)
-    both = f"{cuda} {nvml}"
+@pytest.mark.parametrize("with_nvml", [False, True])
+def test_a_program_is_held_once_it_makes_a_context(
+    directory: Path, watched: Watched, cuda: str, both: str, with_nvml: bool
+) -> None:
+    """Many only ask CUDA whether there is a GPU, or read their data for minutes after that."""
     watched.begin()
-    with (
-        program(directory) as before_its_library,
-        program(directory, both, "", (*NAMES, "nvidia-uvm")) as monitor,
-        program(directory, str(cuda)) as new,
-        program(directory, both, "begins") as early,
-        program(directory, both, "ready") as late,
-    ):
-        for process in (before_its_library, monitor, new, early, late):
-            watched.seen_before(process.pid)
-        assert watched.gpu_of[before_its_library.pid]() == ""
-        assert watched.gpu_of[monitor.pid]() == ""
+    names = (*INITIAL, *MONITOR) if with_nvml else INITIAL
+    with program(directory, both if with_nvml else cuda, names=names) as new:
+        before = watched.count(new.pid)
+        assert before
+        assert watched.gpu_of[new.pid]() == ""
+        assert watched.count(new.pid, lambda: order(new, "nvidia0")) == before + 1
         assert watched.gpu_of[new.pid]() == "GPU-0"
-        assert watched.gpu_of[early.pid]() == "GPU-0"
-        assert watched.gpu_of[late.pid]() == "GPU-0"
+
+
+def test_a_context_is_known_by_its_thread_too(directory: Path, watched: Watched, cuda: str) -> None:
+    """Another driver may open fewer files."""
+    watched.begin()
+    with program(directory, names=INITIAL) as before_its_library, program(directory, cuda, "ready") as new:
+        watched.seen_before(before_its_library.pid)
+        watched.seen_before(new.pid)
+        assert watched.gpu_of[before_its_library.pid]() == ""
+        assert watched.gpu_of[new.pid]() == "GPU-0"
+
+
+def test_a_monitor_is_not_held(directory: Path, watched: Watched, both: str) -> None:
+    """NVML opens the same files as CUDA, and the driver would lock it. Some open more of a GPU, for its events."""
+    watched.begin(ONE_GPU._replace(full=frozenset({0})))
+    with program(directory, both, names=(*MONITOR, *["nvidia0"] * 20)) as monitor:
+        watched.seen_before(monitor.pid)
+        assert watched.gpu_of[monitor.pid]() == ""
+
+
+def test_where_a_context_has_no_room_a_program_is_held_before_it(directory: Path, watched: Watched, cuda: str) -> None:
+    (directory / "nvidia1").touch()
+    watched.begin(ArrivalTerms({0: "GPU-a", 1: "GPU-b"}, frozenset({0, 1}), full=frozenset({1})))
+    names = (*INITIAL, *["nvidia1"] * 4)
+    with program(directory, cuda, names=names) as first, program(directory, cuda, names=names, visible="1") as second:
+        for process in (first, second):
+            assert watched.count(process.pid)
+        assert watched.gpu_of[first.pid]() == ""
+        assert watched.gpu_of[second.pid]() == "GPU-b"
+
+
+def test_the_gpu_is_that_of_the_context(directory: Path, watched: Watched, cuda: str) -> None:
+    """Whichever comes first among those that the program may use."""
+    (directory / "nvidia1").touch()
+    watched.begin(ArrivalTerms({0: "GPU-a", 1: "GPU-b"}, frozenset({0, 1})))
+    with program(directory, cuda, names=(*NAMES, "nvidia1")) as new:
+        watched.seen_before(new.pid)
+        order(new, "context 1")
+        assert watched.gpu_of[new.pid]() == "GPU-b"
+        order(new, "context")
+        assert watched.gpu_of[new.pid]() == "GPU-a"
+
+
+def test_what_is_opened_again_and_again_is_tried_once(directory: Path, watched: Watched) -> None:
+    """A program that asks NVML every second may train later."""
+    watched.begin()
+    with program(directory) as reads:
+        assert watched.count(reads.pid)
+        before = watched.count(reads.pid, lambda: order(reads, "nvidia0"))
+        for _ in range(3):
+            order(reads, "close")
+            assert watched.count(reads.pid, lambda: order(reads, "nvidia0")) == before
+        assert watched.count(reads.pid, lambda: order(reads, "nvidia0")) == before + 1
 
 
 def test_a_program_that_had_cuda_and_its_children_are_not_new(directory: Path, watched: Watched, cuda: str) -> None:
@@ -260,9 +320,9 @@ def test_a_program_that_had_initialised_cuda_without_a_context_is_new(
     directory: Path, watched: Watched, cuda: str
 ) -> None:
     """Libraries do so as they are imported, long before a model is loaded."""
-    with program(directory, cuda) as old:
+    with program(directory, cuda, names=INITIAL) as old:
         watched.begin()
-        assert watched.next_after(lambda: order(old, "context")) == old.pid
+        assert watched.next_after(lambda: order(old, "nvidia0")) == old.pid
         assert watched.gpu_of[old.pid]() == "GPU-0"
 
 
@@ -325,6 +385,10 @@ def test_a_program_is_held_where_its_gpu_is_short(directory: Path, watched: Watc
     ):
         for process in (without, first, second, unknown):
             assert watched.count(process.pid)
+            assert watched.gpu_of[process.pid]() == ""
+        order(first, "context")
+        order(second, "context 1")
+        order(unknown, "context")
         assert watched.gpu_of[without.pid]() == ""
         assert watched.gpu_of[first.pid]() is None
         assert watched.gpu_of[second.pid]() == "GPU-b"
@@ -375,7 +439,7 @@ def test_a_program_that_began_while_its_gpu_had_room_is_not_new_when_it_is_short
     with program(directory, cuda) as old, program(directory, cuda) as prepares:
         before = watched.count(old.pid, lambda: order(old, "context"))
         assert watched.gpu_of[old.pid]() is None
-        assert watched.gpu_of[prepares.pid]() is None
+        assert watched.gpu_of[prepares.pid]() == ""
         watched.begin(ArrivalTerms(gpus, frozenset({0, 1})))
         assert watched.count(old.pid, lambda: order(old, "nvidia-uvm")) == before
         before = watched.count(prepares.pid)

@@ -1,14 +1,18 @@
 """Notices programs that begin to use a GPU, and holds them before their first large allocation.
 
-The kernel reports each open of a GPU's device files (inotify), 15 ms before the driver can lock the new program and 160
-ms before the program can allocate memory. The report names no process: those whose open files include a GPU, the
-youngest first, are candidates once they have opened more than at the last look, except for programs that had a context
-before and forks of programs with CUDA. One that had CUDA without a context is new if it opens more: it holds no memory.
-A container may have device files of its own: with root, the kernel's process events (netlink connector) show each
-program that is executed, and the device files that it sees are watched as well.
+A program initialises CUDA, often long before it needs a GPU, or only to ask whether there is one. Memory can be
+allocated once it has made a context, which takes 0.1 s and opens the file of its GPU sixteen times more, first in the
+middle of that time. A lock that is asked for then holds when the context is made, before the first allocation. A GPU
+may be too full for the context itself: there a program is held as it initialises CUDA.
 
-A candidate is locked as soon as the driver can, by attempts every 2 ms. Most candidates only look (nvidia-smi): the
-attempts end with the process, or after some seconds. The agent decides whether a program that is held waits for room.
+The kernel reports each open of a GPU's device files (inotify). The report names no process: those whose open files
+include a GPU are candidates once they have opened more than ever before, those that were seen before first, then the
+youngest; except for programs that had a context before and forks of programs with CUDA. A container may have device
+files of its own: with root, the kernel's process events (netlink connector) show each program that is executed, and the
+device files that it sees are watched as well.
+
+The files of a candidate are looked at for some seconds. Most candidates only look (nvidia-smi). The agent decides
+whether a program that is held waits for room.
 
 Nothing is watched unless the agent asks for it: while no GPU is short of room, no program is touched. While
 nothing starts, the thread sleeps.
@@ -23,11 +27,12 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from gpucommons.base import processes
@@ -62,14 +67,18 @@ _GPU: Final = "nvidia"
 _CUDA_LIBRARY: Final = b"/libcuda.so"
 _NVML_LIBRARY: Final = b"/libnvidia-ml.so"
 _VISIBLE_DEVICES: Final = re.compile(rb"(?:\A|\0)CUDA_VISIBLE_DEVICES=([^\0]*)")
-# NVML opens that of unified memory so often; a context opens it twice more.
+# How often NVML opens the file of unified memory, and that of each GPU. CUDA opens the first one twice more as it is
+# initialised, the others so often (driver 580).
 _NVML_UVM_FILES: Final = 2
+_NVML_GPU_FILES: Final = 3
+_CUDA_GPU_FILES: Final = 4
 # A thread that CUDA starts with a context, shortly before it is ready.
 _CONTEXT_THREAD: Final = b"cuda-EvtHandlr"
 
 
 class ArrivalTerms(NamedTuple):
-    """`gpus` are all GPUs, the UUID by the number of the device file; programs on those of `short` are held.
+    """`gpus` are all GPUs, the UUID by the number of the device file; programs on those of `short` are held. Those of
+    `full`, some of these, have no room for a context.
 
     `uid`: only this user's programs; None: all.
     """
@@ -77,20 +86,27 @@ class ArrivalTerms(NamedTuple):
     gpus: Mapping[int, str]
     short: frozenset[int]
     uid: int | None = None
+    full: frozenset[int] = frozenset()
 
 
 class Opened(NamedTuple):
-    """Which device files a process has open. `gpus` are their numbers, `uvm` is how often that file is open."""
+    """How often a process has each device file open; those of GPUs by their number."""
 
-    control: bool
-    uvm: int
-    gpus: frozenset[int]
+    control: int = 0
+    uvm: int = 0
+    gpus: Mapping[int, int] = MappingProxyType({})
+
+    def joined(self, other: "Opened") -> "Opened":
+        """The most that was open of each."""
+        numbers = self.gpus.keys() | other.gpus.keys()
+        gpus = {number: max(self.gpus.get(number, 0), other.gpus.get(number, 0)) for number in numbers}
+        return Opened(max(self.control, other.control), max(self.uvm, other.uvm), gpus)
 
 
 @dataclass(slots=True)
 class _Tried:
-    """`opened` is what it had opened at the last look, `times` how often that was more than before. `now`: a thread
-    tries to lock it; `again`: it has opened more since that began. `done`: it has CUDA."""
+    """`opened` is the most that it had open, `times` how often that was more than before. `now`: a thread tries to lock
+    it; `again`: it has opened more since that began. `done`: it was held, or has a context."""
 
     owner: str
     opened: Opened
@@ -100,13 +116,13 @@ class _Tried:
     done: bool = False
 
 
-# Locks the process as soon as its CUDA is ready, within so many seconds. Returns whether it has CUDA. Blocks.
+# Locks the process once its GPU is known, within so many seconds. Returns whether it has CUDA. Blocks.
 Hold = Callable[[ProcessKey, float, Callable[[], str | None]], bool]
 
 
 class ArrivalWatch:
-    """`hold` locks a candidate. Its last argument is a function that names the process's GPU: empty while that is not
-    known, None where it is not to be held."""
+    """`hold` locks a candidate. Its last argument is a function that names the process's GPU: empty while it is not to
+    be held yet, None where it is not to be held at all."""
 
     def __init__(self, hold: Hold, device_files: Path = DEVICE_FILES, procfs: Path = Path("/proc")) -> None:
         self._hold = hold
@@ -121,7 +137,7 @@ class ArrivalWatch:
         # Of the thread alone; the values of `_tried` are those of the threads that try. `_begun` belong to the terms
         # that it has seen, those in `_asked` to later ones.
         self._begun: list[Callable[[], None]] = []
-        self._known: dict[ProcessKey, Opened] = {}
+        self._had_cuda: frozenset[int] = frozenset()
         self._tried: dict[ProcessKey, _Tried] = {}
 
     def watch(
@@ -167,19 +183,14 @@ class ArrivalWatch:
         """Until the agent asks for nothing any more."""
         with _DeviceEvents() as opens, _ExecEvents() as execs:
             self._add_all(opens)
-            # Programs that have CUDA now are not new, unless they open more. One that begins in this moment is noticed
-            # by its next open.
-            self._known = {
-                key: opened
-                for key, opened in self._scan(float("inf"))
+            # Programs that have CUDA now are not new, unless they open more; those with a context are at work, whatever
+            # they open. One that begins in this moment is noticed by its next open.
+            self._tried = {
+                key: _Tried(self._owner(key.pid), opened, now=False, done=self._has_context(key.pid, opened))
+                for key, opened in self._scan(_pids(self._procfs), float("inf"))
                 if opened.uvm and self._has_cuda(key.pid, opened)
             }
-            # Those with a context are at work, whatever they open.
-            self._tried = {
-                key: _Tried("", opened, now=False, done=True)
-                for key, opened in self._known.items()
-                if self._has_context(key.pid, opened)
-            }
+            self._had_cuda = frozenset(key.pid for key in self._tried)
             self._report_begun()
             sources = [self._wake_read, opens.descriptor, *([] if execs.descriptor is None else [execs.descriptor])]
             while True:
@@ -228,23 +239,34 @@ class ArrivalWatch:
             self._tried = {key: row for key, row in self._tried.items() if row.now or self._parent(key.pid) is not None}
         for rest_s in (0.0, *_SCAN_AGAIN_S):
             time.sleep(rest_s)
-            for key, opened in self._scan(_SCAN_S):
-                if self._is_candidate(key, opened):
-                    self._try(key, opened)
+            for pids in (self._prepared(), _pids(self._procfs)):
+                for key, opened in self._scan(pids, _SCAN_S):
+                    if self._is_candidate(key, opened):
+                        self._try(key, opened)
+
+    def _prepared(self) -> list[int]:
+        """Those that were seen before and may be about to make a context: there is little time until it is ready."""
+        pids: list[int] = []
+        owners: Counter[str] = Counter()
+        for key, row in self._tried.items():
+            if not row.done and owners[row.owner] < _MAX_OF_OWNER:
+                owners[row.owner] += 1
+                pids.append(key.pid)
+        return pids
 
     def _is_candidate(self, key: ProcessKey, opened: Opened) -> bool:
-        """Opens by others say nothing of it: a program may prepare its data for minutes between NVML and CUDA."""
+        """Opens by others say nothing of it: a program may prepare its data for minutes between NVML and CUDA. What is
+        opened for a moment, again and again, is counted once."""
         tried = self._tried.get(key)
         if tried is not None and (tried.done or tried.times >= _MAX_TRIES):
             return False
-        if opened == (self._known.get(key) if tried is None else tried.opened):
+        before = Opened() if tried is None else tried.opened
+        if before.joined(opened) == before:
             return False
         if tried is not None and tried.now:
-            tried.opened, tried.again = opened, True
+            tried.opened, tried.again = before.joined(opened), True
             return False
-        users = {process.pid for process in self._known} | {
-            process.pid for process, row in self._tried.items() if row.done
-        }
+        users = self._had_cuda | {process.pid for process, row in self._tried.items() if row.done}
         parent = self._parent(key.pid)
         if parent in users and self._is_fork(key.pid, parent):
             return False
@@ -252,8 +274,8 @@ class ArrivalWatch:
         return len(tries) < _MAX_CANDIDATES and tries.count(self._owner(key.pid)) < _MAX_OF_OWNER
 
     def _try(self, key: ProcessKey, opened: Opened) -> None:
-        tried = self._tried.setdefault(key, _Tried(self._owner(key.pid), opened))
-        tried.opened, tried.now, tried.again = opened, True, True
+        tried = self._tried.setdefault(key, _Tried(self._owner(key.pid), Opened()))
+        tried.opened, tried.now, tried.again = tried.opened.joined(opened), True, True
 
         def hold() -> None:
             try:
@@ -271,26 +293,31 @@ class ArrivalWatch:
             tried.now = False
 
     def _gpu_of(self, key: ProcessKey, tried: _Tried) -> str | None:
-        """The GPU that it is about to use; empty: not known yet; None: programs on that one are not held."""
+        """The GPU on which it makes a context; empty: not yet; None: programs on that one are not held."""
         terms, opened = self._terms, opened_files(key.pid, self._directory, self._procfs)
         if terms is None or opened is None:
             return None
         if not opened.gpus or not self._has_cuda(key.pid, opened):
             return ""
-        number = choose_gpu(opened.gpus, read_visible_devices(key.pid, self._procfs), terms.gpus)
-        if number is not None and number not in terms.short:
+        in_use = _gpus_in_use(opened)
+        gpus = in_use if len(in_use) == 1 else opened.gpus
+        number = choose_gpu(gpus, read_visible_devices(key.pid, self._procfs), terms.gpus)
+        has_context = self._has_context(key.pid, opened)
+        if not has_context and number not in terms.full:
+            return ""
+        if number is None or number not in terms.short:
             # What begins while its GPU has room is at work, and not new, when that GPU is short later.
-            tried.done = self._has_context(key.pid, opened)
+            tried.done = has_context and number is not None
             return None
-        return None if number is None else terms.gpus[number]
+        return terms.gpus[number]
 
     # -- processes
 
-    def _scan(self, within_s: float) -> Iterator[tuple[ProcessKey, Opened]]:
-        """The processes that have a GPU open, the youngest first, as far as the time allows."""
+    def _scan(self, pids: Iterable[int], within_s: float) -> Iterator[tuple[ProcessKey, Opened]]:
+        """Those of them that have a GPU open, as far as the time allows."""
         until_s = time.monotonic() + within_s
         terms = self._terms
-        for pid in _pids(self._procfs):
+        for pid in pids:
             if time.monotonic() >= until_s:
                 return
             if pid in self._own or terms is None:
@@ -316,21 +343,22 @@ class ArrivalWatch:
         return owner_of(self._uid(pid), look_at(pid))
 
     def _has_cuda(self, pid: int, opened: Opened) -> bool:
-        """Whether a process that has a GPU's files open uses CUDA, or only NVML. NVML opens the same files, maps the
-        library of CUDA (r580), and the driver locks its process, too: nvidia-smi and other monitors need no room, and
-        are not to be held. A program that uses both is known by the beginning of its context."""
+        """Whether a process that has a GPU's files open has initialised CUDA, or only NVML. NVML opens the same files,
+        maps the library of CUDA (r580), and the driver locks its process, too: nvidia-smi and other monitors need no
+        room, and are not to be held."""
         try:
             maps = processes.read_beginning(self._procfs / str(pid) / "maps", processes.MAX_MAPS_BYTES)
         except OSError:
             return True
         if _CUDA_LIBRARY not in maps:
             return False
-        return _NVML_LIBRARY not in maps or self._has_context(pid, opened)
+        return _NVML_LIBRARY not in maps or opened.uvm > _NVML_UVM_FILES or self._has_context_thread(pid)
 
     def _has_context(self, pid: int, opened: Opened) -> bool:
-        """Or is about to: the files are opened first."""
-        if opened.uvm > _NVML_UVM_FILES:
-            return True
+        """Whether a process that has CUDA has a context, or is making one."""
+        return bool(_gpus_in_use(opened)) or self._has_context_thread(pid)
+
+    def _has_context_thread(self, pid: int) -> bool:
         tasks = self._procfs / str(pid) / "task"
         try:
             names = ((tasks / thread / "comm").read_bytes() for thread in os.listdir(tasks))
@@ -384,8 +412,15 @@ def opened_files(pid: int, device_files: Path, procfs: Path) -> Opened | None:
                     names.append(target[len(str(device_files)) + 1 :])
     except OSError:
         return None
-    gpus = frozenset(number for name in names if (number := _gpu_number(name)) is not None)
-    return Opened(_CONTROL in names, names.count(_UVM), gpus)
+    gpus = Counter(number for name in names if (number := _gpu_number(name)) is not None)
+    return Opened(names.count(_CONTROL), names.count(_UVM), gpus)
+
+
+def _gpus_in_use(opened: Opened) -> set[int]:
+    """Those for which a process with CUDA has a context, or is making one."""
+    with_nvml = opened.uvm > _NVML_UVM_FILES
+    without_context = _CUDA_GPU_FILES + (_NVML_GPU_FILES if with_nvml else 0)
+    return {number for number, times in opened.gpus.items() if times > without_context}
 
 
 def cuda_users(device_files: Path = DEVICE_FILES, procfs: Path = Path("/proc")) -> Iterator[int]:

@@ -17,7 +17,7 @@ from gpucommons.pauser.arrivals import ArrivalTerms
 from gpucommons.pauser.backend import Failure, State
 from gpucommons.pauser.record import LONGEST_GPU, MAX_PID, Stage
 
-VERSION: Final = 4
+VERSION: Final = 5
 MAX_REQUEST_BYTES: Final = 4096
 # A reply may list every paused program.
 MAX_REPLY_BYTES: Final = 1 << 20
@@ -170,8 +170,11 @@ def encode_request(request: PauserRequest) -> bytes:
     if request.operation is Operation.WATCH_ARRIVALS:
         terms = request.arrivals
         rows = () if terms is None else terms.gpus.items()
-        short = frozenset() if terms is None else terms.short
-        document["gpus"] = [{"number": number, "uuid": uuid, "short": int(number in short)} for number, uuid in rows]
+        short, full = (frozenset(), frozenset()) if terms is None else (terms.short, terms.full)
+        document["gpus"] = [
+            {"number": number, "uuid": uuid, "short": int(number in short), "full": int(number in full)}
+            for number, uuid in rows
+        ]
         document["uid"] = -1 if terms is None or terms.uid is None else terms.uid
     return _line(document)
 
@@ -204,7 +207,7 @@ def decode_request(line: bytes) -> PauserRequest:
 def _arrivals(fields: "_Fields") -> ArrivalTerms | None:
     """None where no GPU is short of room."""
     gpus: dict[int, str] = {}
-    short: set[int] = set()
+    short, full = set[int](), set[int]()
     for row in fields.rows("gpus"):
         if not isinstance(row, dict):
             raise PauserProtocolError(f"a GPU is an object, not {row!r:.60}")
@@ -213,9 +216,11 @@ def _arrivals(fields: "_Fields") -> ArrivalTerms | None:
         gpus[number] = gpu.text("uuid", LONGEST_GPU)
         if gpu.whole("short", 0, 1):
             short.add(number)
+        if gpu.whole("full", 0, 1):
+            full.add(number)
         gpu.nothing_else()
     uid = fields.whole("uid", -1, _MAX_NUMBER)
-    return ArrivalTerms(gpus, frozenset(short), None if uid < 0 else uid) if short else None
+    return ArrivalTerms(gpus, frozenset(short), None if uid < 0 else uid, frozenset(full)) if short else None
 
 
 def encode_message(message: Message) -> bytes:

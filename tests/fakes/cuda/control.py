@@ -146,6 +146,8 @@ class FakeCuda:
     programs: list[FakeProgram] = field(default_factory=list)
     # Programs open the device files of this directory, if there is one, and allocate their memory after that.
     device_files: Path | None = None
+    # While this file is there, programs have initialised CUDA and make no context.
+    prepares: Path | None = None
     lines: list[str] = field(default_factory=list)
     spawned: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
@@ -184,7 +186,8 @@ class FakeCuda:
     ) -> "subprocess.Popen[bytes]":
         """Start a program without waiting for it. With `device_files` it may end with OUT_OF_MEMORY_STATUS."""
         arguments = (str(self.program), str(self.directory), str(gpu_bytes), *more)
-        environment = {} if self.device_files is None else {"FAKE_DEVICE_FILES": str(self.device_files)}
+        files = {"FAKE_DEVICE_FILES": self.device_files, "FAKE_PREPARES": self.prepares}
+        environment = {name: str(path) for name, path in files.items() if path is not None}
         # In a process group of its own, as shells and batch systems start programs. That of the tests may have no
         # parent in its session, and SIGTSTP stops nothing in such a group. setsid makes one, and forks if it has one.
         group = None if "setsid" in prefix else 0

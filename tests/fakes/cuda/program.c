@@ -5,8 +5,10 @@
  * process: it maps the file by which the driver does so, and a restore fails as with driver r580.
  *
  * With FAKE_DEVICE_FILES, a directory of device files, it starts as a real program does: it opens them, can be locked
- * 20 ms later, has its context after 150 ms of CPU time, and then allocates its memory. It ends with the
- * status OUT_OF_MEMORY_STATUS if the GPU does not have that much. */
+ * 20 ms later, and has initialised CUDA after 100 ms of CPU time. Then it makes a context, in 150 ms of CPU time: in the
+ * middle of these it opens the file of its GPU more often, and a lock holds at their end. Then it allocates its memory. It
+ * ends with the status OUT_OF_MEMORY_STATUS if the GPU does not have that much, or has no room for the context. While the
+ * file that FAKE_PREPARES names is there, it does not begin its context. */
 #define _GNU_SOURCE
 #include "../gpu/gpus.h"
 #include "program.h"
@@ -188,17 +190,28 @@ static void carry_out(void);
 
 #define OUT_OF_MEMORY_STATUS 42
 #define INITIALISING_US 20000
+#define INITIAL_US 100000
 #define CONTEXT_US 150000
+#define CONTEXT_BYTES (4 << 20)
+/* How often CUDA opens the file of a GPU as it is initialised, and for a context. */
+#define INITIAL_FILES 4
+#define CONTEXT_FILES 16
+
+static void open_device_file(const char *files, const char *name, int times)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", files, name);
+    while (times--)
+        if (open(path, O_RDWR) < 0)
+            exit(6);
+}
 
 static void open_device_files(const char *files)
 {
-    static const char *const names[] = {"nvidiactl", "nvidia-uvm", "nvidia0"};
     char path[600];
-    for (int i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/%s", files, names[i]);
-        if (open(path, O_RDWR) < 0)
-            exit(6);
-    }
+    open_device_file(files, "nvidiactl", 1);
+    open_device_file(files, "nvidia-uvm", 2);
+    open_device_file(files, "nvidia0", INITIAL_FILES);
     /* Shows as the driver's library among its mappings. */
     snprintf(path, sizeof path, "%s/libcuda.so.1", files);
     int fd = open(path, O_RDONLY);
@@ -217,17 +230,27 @@ static void compute(long us)
     while ((now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000 < us);
 }
 
-static void allocate(uint64_t bytes)
+static void allocate(const char *files, uint64_t bytes)
 {
-    for (int left = CONTEXT_US; left > 0 || self->state != RUNNING;) {
+    const char *prepares = getenv("FAKE_PREPARES");
+    for (int left = INITIAL_US; left > 0 || self->state != RUNNING || (prepares && !access(prepares, F_OK));) {
         carry_out();
-        if (self->state == RUNNING) {
+        if (self->state == RUNNING && left > 0) {
             compute(1000);
             left -= 1000;
         } else {
             usleep(1000);
         }
     }
+    if (gpu_used() + CONTEXT_BYTES > gpu_total())
+        exit(OUT_OF_MEMORY_STATUS);
+    compute(CONTEXT_US / 2);
+    open_device_file(files, "nvidia0", CONTEXT_FILES);
+    compute(CONTEXT_US / 2);
+    do {
+        carry_out();
+        usleep(self->state == RUNNING ? 0 : 1000);
+    } while (self->state != RUNNING);
     self->gpu_bytes = bytes;
     if (gpu_used() > gpu_total()) {
         self->gpu_bytes = 0;
@@ -301,7 +324,7 @@ int main(int argc, char **argv)
     pthread_mutex_init(&self->calling, &attributes);
     uint64_t bytes = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
     if (files)
-        allocate(bytes);
+        allocate(files, bytes);
     else
         self->gpu_bytes = bytes;
     if (argc > 4) {

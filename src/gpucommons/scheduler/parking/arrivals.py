@@ -43,6 +43,9 @@ _NEAR: Final = 0.75
 # A newcomer does not wait for a driver that does not say how much is free.
 _READ_WITHIN_S: Final = 5.0
 _PREFIX: Final = "arrival:"
+# A context takes about half of this, on a small GPU less.
+_CONTEXT_BYTES: Final = 1 << 30
+_CONTEXT_RATIO: Final = 1 / 16
 # Over which time the waits of others are added up.
 _BUDGET_WINDOW_S: Final = 3600.0
 
@@ -75,6 +78,13 @@ class GpuMemory(NamedTuple):
     total_bytes: int | None
     number: int | None
     is_mig: bool = False
+
+    @property
+    def fits_context(self) -> bool:
+        """Whether a program may begin to use it, with no memory of its own yet."""
+        if self.free_bytes is None or self.total_bytes is None:
+            return True
+        return self.free_bytes >= min(_CONTEXT_BYTES, self.total_bytes * _CONTEXT_RATIO)
 
 
 class Newcomer(NamedTuple):

@@ -7,7 +7,7 @@ any program is paused: the record names them before the lock, and the pauser res
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from time import monotonic
@@ -27,7 +27,7 @@ from gpucommons.rules.wait_reasons import arrival_sentence
 from gpucommons.scheduler.parking.arrivals import ArrivalPlan, GoesOn, GpuMemory, Newcomer
 from gpucommons.scheduler.parking.host import job_marks, newcomer_facts
 from gpucommons.scheduler.parking.moves import ParkLog
-from gpucommons.scheduler.parking.programs import ParkedProgram, ResidentProgram, program_of_process
+from gpucommons.scheduler.parking.programs import ParkedProgram, ResidentProgram, ResidentPrograms, program_of_process
 from gpucommons.scheduler.parking.values import ParkStage
 from gpucommons.scheduler.programs.exemptions import is_labelled_alone
 from gpucommons.scheduler.programs.jobs import GpuUser, Program
@@ -126,7 +126,7 @@ class Newcomers:
 
     # What the pauser reports
 
-    def hear(self, notice: Notice, resident: Collection[ResidentProgram]) -> None:
+    def hear(self, notice: Notice, resident: ResidentPrograms) -> None:
         """A newcomer is held, or was resumed by the pauser itself."""
         arrival = self._arrivals.get(notice.process)
         if notice.kind is NoticeKind.RESUMED:
@@ -135,8 +135,7 @@ class Newcomers:
             return
         if notice.kind is not NoticeKind.ARRIVED:
             return
-        has_memory = any(notice.process in program.program.process_keys for program in resident)
-        if has_memory or (arrival is not None and not arrival.is_held):
+        if resident.is_at_work(notice.process, monotonic()) or (arrival is not None and not arrival.is_held):
             # It waited once, or is at work, and opened device files once more.
             self._resume(notice.process)
             return
@@ -186,7 +185,8 @@ class Newcomers:
         """Have the pauser hold newcomers on these GPUs, and on no others."""
         gpus = {gpu.number: device for device, gpu in memory.items() if gpu.number is not None}
         numbers = frozenset(number for number, device in gpus.items() if device in short)
-        terms = ArrivalTerms(gpus, numbers, self._own_uid) if numbers else None
+        full = frozenset(number for number in numbers if not memory[gpus[number]].fits_context)
+        terms = ArrivalTerms(gpus, numbers, self._own_uid, full) if numbers else None
         target = self._pauser.pid, terms
         if target == self._watched or (terms is None and self._watched[1] is None):
             return

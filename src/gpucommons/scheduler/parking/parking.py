@@ -384,7 +384,7 @@ class Parking:
 
     def hear(self, notice: Notice) -> None:
         """What the pauser reports of a program that has just started."""
-        self.newcomers.hear(notice, list(self._resident))
+        self.newcomers.hear(notice, self._resident)
 
     def see(
         self,
@@ -499,7 +499,9 @@ class Parking:
 
     def _situation(self, rooms: Mapping[str, DeviceRoom], claims: RoomClaims) -> ParkSituation:
         now = monotonic()
-        resident = self._resident.for_plan(self._parked.keys, now)
+        held = self.newcomers.processes
+        # Those that begin may be in the last reading with their context.
+        resident = [row for row in self._resident.for_plan(self._parked.keys, now) if held.isdisjoint(row.processes)]
         parked = [program.for_plan(now, is_background=self._is_background(program)) for program in self._parked]
         situation = ParkSituation((*resident, *parked), rooms, self._host.host_memory(), claims, now)
         return replace(situation, attained_s=attained_seconds(self._before, situation))

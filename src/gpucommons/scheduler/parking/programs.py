@@ -260,6 +260,8 @@ NEVER_S: Final = float("inf")
 MAX_PROCESSES: Final = 8
 # A program that has been on the GPU for less is young.
 YOUNG_S: Final = 300.0
+# A reading may show a context before the pauser reports the program that makes it.
+_BEGINS_WITHIN_S: Final = 3.0
 _PLACES: Final = 3
 # For so long after its last short turn a program is expected to take turns again: longer than moving another one takes.
 _TURNS_AGAIN_S: Final = 120.0
@@ -336,6 +338,8 @@ class ResidentPrograms:
         self._movable = movable
         self._host = host
         self._rows: dict[str, ResidentProgram] = {}
+        # Since when each process has GPU memory.
+        self._since_s: dict[ProcessKey, float] = {}
         self._displays: set[str] = set()
         # Why processes cannot be parked, and until when; and when they were last brought back.
         self._cannot: dict[ProcessKey, tuple[ParkRefusal, float]] = {}
@@ -386,7 +390,9 @@ class ResidentPrograms:
             idle = program.activity is ProgramActivity.IDLE and program.key not in paused
             resident.idleness = after_gpu(resident.idleness, idle, as_of_s)
             self._rows[program.key] = resident
-        living = {process for resident in self for process in resident.program.process_keys} | parked
+        with_memory = {process for resident in self for process in resident.program.process_keys}
+        self._since_s = {process: self._since_s.get(process, as_of_s) for process in with_memory}
+        living = with_memory | parked
         self._cannot = {process: row for process, row in self._cannot.items() if process in living}
         self._woken_s = {process: at_s for process, at_s in self._woken_s.items() if process in living}
 
@@ -403,6 +409,10 @@ class ResidentPrograms:
 
     def record_return(self, process: ProcessKey, now_s: float) -> None:
         self._woken_s[process] = now_s
+
+    def is_at_work(self, process: ProcessKey, now_s: float) -> bool:
+        """Whether it has GPU memory, and not only since it makes its context."""
+        return now_s - self._since_s.get(process, now_s) >= _BEGINS_WITHIN_S
 
     # For the planner
 
