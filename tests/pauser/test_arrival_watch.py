@@ -88,6 +88,12 @@ FLOODER = 64_000
 ONE_GPU = ArrivalTerms({0: "GPU-0"}, frozenset({0}))
 
 
+def join_tries() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "arrival":
+            thread.join(30)
+
+
 class Watched:
     """The candidates of a watch, in the order in which they were found. None of them is held: those of `have_cuda` have
     CUDA. `gpu_of` has the GPU of each that was found."""
@@ -122,9 +128,7 @@ class Watched:
         # What was opened before the first is looked at before the second has begun.
         self.begin(*self._asked)
         self.begin(*self._asked)
-        for thread in threading.enumerate():
-            if thread.name == "arrival":
-                thread.join(30)
+        join_tries()
         while not self._candidates.empty():
             self._seen.append(self._candidates.get())
         return self._seen.count(pid)
@@ -366,6 +370,32 @@ def test_what_a_program_opens_while_it_is_tried_is_tried_next(directory: Path) -
             assert tried.get(timeout=30) == (new.pid, LATER_TRY_S)
 
 
+def test_one_that_turns_out_to_have_cuda_is_not_tried_again_for_what_it_opened_meanwhile(directory: Path) -> None:
+    tried: queue.Queue[int] = queue.Queue()
+    end = threading.Event()
+
+    def hold(key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
+        tried.put(key.pid)
+        end.wait(60)
+        return True
+
+    watch, begun = ArrivalWatch(hold, directory), threading.Event()
+    watch.watch(ONE_GPU, begun=begun.set)
+    assert begun.wait(30)
+    with program(directory, "", "", NAMES[:1]) as new:
+        assert tried.get(timeout=30) == new.pid
+        order(new, "context")
+        with program(directory) as later:
+            # When this one was noticed, what the first one opened before was seen, too.
+            assert tried.get(timeout=30) == later.pid
+            ended = threading.Event()
+            watch.watch(None, begun=ended.set)
+            assert ended.wait(30)
+            end.set()
+            join_tries()
+            assert tried.empty()
+
+
 def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watched, cuda: str) -> None:
     """A notebook, or a monitor that is taken for a program, starts a training."""
     with program(directory, cuda) as old:
@@ -577,7 +607,6 @@ for each in (None, terms):
 
 @pytest.mark.parametrize("enter", [[], as_user(FLOODER)], ids=["this user", "another user"])
 def test_a_watch_and_its_tries_keep_no_program_from_its_end(enter: Sequence[str]) -> None:
-    """Only root sees what is executed."""
     if enter:
         needs_root()
     with open_folder() as directory:
@@ -687,14 +716,15 @@ def test_what_uses_cuda_is_found_for_an_order_to_resume_it(directory: Path) -> N
     (elsewhere / "nvidia-uvm").touch()
     with (
         program(directory) as uses,
-        program(directory, "", "", ("nvidiactl", "nvidia0")) as reads,
-        program(elsewhere, "", "", ("nvidia-uvm",)) as other,
+        program(directory, "", "", ("nvidiactl", "nvidia0")),
+        program(elsewhere, "", "", ("nvidia-uvm",)),
+        program(directory) as youngest,
     ):
-        found = set(cuda_users(directory))
+        found = list(cuda_users(directory))
     for file in files:
         os.close(file)
-    assert uses.pid in found
-    assert not found & {reads.pid, other.pid, os.getpid()}
+    # The youngest first, as far as pids show that.
+    assert found == sorted((uses.pid, youngest.pid), reverse=True)
 
 
 # Executes a shell once its own device file is there, as a container runtime does. It opens the file at each line.
@@ -730,6 +760,16 @@ def test_a_program_in_a_container_with_device_files_of_its_own_is_noticed(
             until(lambda: watched.count(inside.pid, lambda: order(inside, "open")), "it is noticed")
         finally:
             inside.kill()
+
+
+def test_where_the_kernel_does_not_report_what_is_executed_programs_are_noticed(
+    directory: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No protocol of netlink has this number.
+    monkeypatch.setattr(arrivals, "_NETLINK_CONNECTOR", 31)
+    watched.begin()
+    with program(directory) as new:
+        watched.seen_before(new.pid)
 
 
 def test_what_is_executed_is_reported_and_what_only_forks_is_not() -> None:

@@ -531,7 +531,7 @@ class _DeviceEvents:
         return has_open
 
 
-# Programs that are executed, from the kernel (linux/cn_proc.h). Only root hears of them.
+# Programs that are executed, from the kernel (linux/cn_proc.h). Before Linux 6.6 only root hears of them.
 
 _NETLINK_CONNECTOR: Final = 11
 _CN_IDX_PROC: Final = 1
