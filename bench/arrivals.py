@@ -567,6 +567,8 @@ def shards(given: argparse.Namespace) -> None:
             backs.append(back_s)
             good += line.startswith("ok") and same
             note(f"shards {tried}: {line or 'ended'}, back after {back_s:.1f} s; {running.last('goes on')[-110:]}")
+        if good < tried:
+            _show_parking(running)
     text = f"{good} of {tried} loaded 20 GiB, in {times_of(waited)}; the idle program was back in {times_of(backs)}"
     row("shards", text, "all load, idle one identical", 0 < tried == good)
 
