@@ -134,6 +134,10 @@ class Watched:
         return self._seen.count(pid)
 
     @property
+    def prepared(self) -> Sequence[int]:
+        return self._watch._prepared()
+
+    @property
     def remembered(self) -> Sequence[ProcessKey]:
         return list(self._watch._tried)
 
@@ -237,14 +241,19 @@ def test_a_program_is_held_once_it_makes_a_context(
         assert watched.gpu_of[new.pid]() == "GPU-0"
 
 
-def test_a_context_is_known_by_its_thread_too(directory: Path, watched: Watched, cuda: str) -> None:
+def test_a_context_is_known_by_its_thread_too(directory: Path, watched: Watched, cuda: str, both: str) -> None:
     """Another driver may open fewer files."""
     watched.begin()
-    with program(directory, names=INITIAL) as before_its_library, program(directory, cuda, "ready") as new:
-        watched.seen_before(before_its_library.pid)
-        watched.seen_before(new.pid)
+    with (
+        program(directory, names=INITIAL) as before_its_library,
+        program(directory, cuda, "ready") as new,
+        program(directory, both, "ready") as with_nvml,
+    ):
+        for process in (before_its_library, new, with_nvml):
+            watched.seen_before(process.pid)
         assert watched.gpu_of[before_its_library.pid]() == ""
         assert watched.gpu_of[new.pid]() == "GPU-0"
+        assert watched.gpu_of[with_nvml.pid]() == "GPU-0"
 
 
 def test_a_monitor_is_not_held(directory: Path, watched: Watched, both: str) -> None:
@@ -276,6 +285,32 @@ def test_the_gpu_is_that_of_the_context(directory: Path, watched: Watched, cuda:
         assert watched.gpu_of[new.pid]() == "GPU-b"
         order(new, "context")
         assert watched.gpu_of[new.pid]() == "GPU-a"
+
+
+def test_a_context_on_a_gpu_that_is_not_known_yet_is_tried_again(directory: Path, watched: Watched, cuda: str) -> None:
+    (directory / "nvidia1").touch()
+    watched.begin(ArrivalTerms({0: "GPU-a", 1: "GPU-b"}, frozenset({0, 1})))
+    with program(directory, cuda, "ready", (*NAMES, "nvidia1"), "MIG-1") as new:
+        before = watched.count(new.pid)
+        assert watched.gpu_of[new.pid]() is None
+        assert watched.count(new.pid, lambda: order(new, "context 1")) == before + 1
+        assert watched.gpu_of[new.pid]() == "GPU-b"
+
+
+def test_those_that_were_seen_before_are_looked_at_first(
+    directory: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many of one owner as are tried at once, and none that was held."""
+    monkeypatch.setattr(arrivals, "_MAX_OF_OWNER", 2)
+    watched.begin()
+    with ExitStack() as stack:
+        programs = []
+        for _ in range(4):
+            programs.append(stack.enter_context(program(directory)))
+            assert watched.count(programs[-1].pid)
+        watched.have_cuda.add(programs[0].pid)
+        watched.count(programs[0].pid, lambda: order(programs[0], "nvidia0"))
+        assert watched.prepared == [one.pid for one in programs[1:3]]
 
 
 def test_what_is_opened_again_and_again_is_tried_once(directory: Path, watched: Watched) -> None:

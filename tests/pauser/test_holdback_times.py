@@ -277,6 +277,20 @@ def test_programs_stay_held_from_look_to_look_until_no_guard_is_left() -> None:
     assert calls.get(timeout=30) == "let go"
 
 
+def test_a_program_whose_guard_leaves_as_it_is_held_is_let_go() -> None:
+    calls: queue.Queue[str] = queue.Queue()
+
+    def report(guard: ProcessKey, begins: bool, seconds: float) -> None:
+        """No look follows: nothing is left to look at."""
+        back.leave(guard)
+
+    back = HoldBack(lambda _: calls.put("hold"), lambda _: calls.put("let go"), report, lambda _: time.monotonic())
+    back.start()
+    back.guard(GUARD, GROUP, 1.0)
+    back.yield_to(PROGRAM, GROUP)
+    assert {calls.get(timeout=30), calls.get(timeout=30)} == {"hold", "let go"}
+
+
 HOLDING = """
 import signal, time
 from gpucommons.pauser.holdback import HoldBack
