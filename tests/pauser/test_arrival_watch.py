@@ -683,6 +683,7 @@ def test_the_programs_that_are_tried_at_once_are_bounded(directory: Path, monkey
         begin()
         assert tried.empty()
         end.set()
+        join_tries()
         order(third, "nvidia0")
         # The others may have opened more meanwhile.
         while tried.get(timeout=30) != third.pid:
