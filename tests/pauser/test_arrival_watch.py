@@ -658,6 +658,18 @@ def test_what_opens_no_device_file_is_not_new(directory: Path, watched: Watched)
         assert watched.count(none.pid) == 0
 
 
+def test_a_process_that_ends_during_a_look_is_passed_over(directory: Path) -> None:
+    """Its folder was listed, and has no open files any more."""
+    ended = directory / "proc" / "77"
+    ended.mkdir(parents=True)
+    (ended / "stat").write_bytes(Path("/proc/self/stat").read_bytes())
+    watch = ArrivalWatch(lambda *_: False, directory, ended.parent)
+    for terms in (ONE_GPU, None):
+        begun = threading.Event()
+        watch.watch(terms, begun=begun.set)
+        assert begun.wait(30)
+
+
 def test_the_programs_that_are_tried_at_once_are_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "_MAX_CANDIDATES", 2)
     tried: queue.Queue[int] = queue.Queue()
