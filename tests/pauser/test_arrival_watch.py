@@ -257,11 +257,14 @@ def test_a_context_is_known_by_its_thread_too(directory: Path, watched: Watched,
 
 
 def test_a_monitor_is_not_held(directory: Path, watched: Watched, both: str) -> None:
-    """NVML opens the same files as CUDA, and the driver would lock it. Some open more of a GPU, for its events."""
+    """NVML opens the same files as CUDA, and the driver would lock it. Some open more of a GPU, for its events. That of
+    older drivers does not map the library of CUDA."""
     watched.begin(ONE_GPU._replace(full=frozenset({0})))
-    with program(directory, both, names=(*MONITOR, *["nvidia0"] * 20)) as monitor:
-        watched.seen_before(monitor.pid)
-        assert watched.gpu_of[monitor.pid]() == ""
+    names = (*MONITOR, *["nvidia0"] * 20)
+    with program(directory, both, names=names) as monitor, program(directory, names=names) as older:
+        for process in (monitor, older):
+            watched.seen_before(process.pid)
+            assert watched.gpu_of[process.pid]() == ""
 
 
 def test_where_a_context_has_no_room_a_program_is_held_before_it(directory: Path, watched: Watched, cuda: str) -> None:
