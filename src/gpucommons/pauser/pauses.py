@@ -293,10 +293,10 @@ class Pauses:
             return Result(failed, duration_s)
 
     def hold(self, key: ProcessKey, within_s: float, gpu_of: Callable[[], str | None]) -> bool:
-        """Locks a program that is about to use CUDA as soon as the driver can, and reports it to the agent.
+        """Locks a program that makes a context once the driver can, and reports it to the agent.
 
-        `gpu_of` names its GPU: empty while that is not known, None where it is not to be held. Returns whether it has
-        CUDA.
+        `gpu_of` names its GPU: empty while it is not to be held yet, None where it is not to be held at all. Returns
+        whether it has CUDA.
         """
         session = self._session
         until_s = time.monotonic() + min(within_s, self._max_pause_s / 2)
