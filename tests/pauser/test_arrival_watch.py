@@ -778,19 +778,23 @@ def test_what_uses_cuda_is_found_for_an_order_to_resume_it(directory: Path) -> N
     assert found == sorted((uses.pid, youngest.pid), reverse=True)
 
 
-# Executes a shell once its own device file is there, as a container runtime does. It opens the file at each line.
+# Executes a shell once its own device files are there, as a container runtime does. It opens one at each line.
 CONTAINER = """
-mount -t tmpfs tmpfs "$0" && touch "$0/nvidiactl" && exec sh -c '
+mount -t tmpfs tmpfs "$0" && touch "$0/nvidiactl" "$0/nvidia0" && exec sh -c '
 echo ready
-while read line; do exec 3<>"$0/nvidiactl"; echo opened; done
-' "$0"
+while read line; do exec 3<>"$0/$1"; echo opened; done
+' "$0" "$1"
 """
 
 
-@pytest.mark.parametrize("begins", ["before the watch", "during the watch"])
+@pytest.mark.parametrize(
+    ("begins", "file"),
+    [("before the watch", "nvidiactl"), ("before the watch", "nvidia0"), ("during the watch", "nvidia0")],
+)
 def test_a_program_in_a_container_with_device_files_of_its_own_is_noticed(
-    directory: Path, watched: Watched, begins: str
+    directory: Path, watched: Watched, begins: str, file: str
 ) -> None:
+    """Also one that has initialised CUDA, and opens no more than the file of its GPU for a context."""
     needs_root()
     with _ExecEvents() as execs:
         if begins == "during the watch" and execs.descriptor is None:
@@ -798,7 +802,7 @@ def test_a_program_in_a_container_with_device_files_of_its_own_is_noticed(
     if begins == "during the watch":
         watched.begin()
     with subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", CONTAINER, str(directory)],
+        ["unshare", "--mount", "sh", "-c", CONTAINER, str(directory), file],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

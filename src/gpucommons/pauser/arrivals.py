@@ -227,9 +227,10 @@ class ArrivalWatch:
                     yield directory / name
 
     def _files_seen_by(self, pid: int) -> Iterator[Path]:
-        """Those that every CUDA program opens."""
+        """By their names: a directory of its user need not answer."""
         directory = self._procfs / str(pid) / "root" / str(self._directory).lstrip("/")
-        return (directory / name for name in (_CONTROL, _UVM))
+        gpus = () if self._terms is None else self._terms.gpus
+        return (directory / name for name in (_CONTROL, _UVM, *(f"{_GPU}{number}" for number in gpus)))
 
     # -- candidates
 
@@ -297,12 +298,12 @@ class ArrivalWatch:
         terms, opened = self._terms, opened_files(key.pid, self._directory, self._procfs)
         if terms is None or opened is None:
             return None
-        if not opened.gpus or not self._has_cuda(key.pid, opened):
+        has_context = self._has_context(key.pid, opened)
+        if not (has_context or opened.gpus.keys() & terms.full) or not self._has_cuda(key.pid, opened):
             return ""
         in_use = _gpus_in_use(opened)
         gpus = in_use if len(in_use) == 1 else opened.gpus
         number = choose_gpu(gpus, read_visible_devices(key.pid, self._procfs), terms.gpus)
-        has_context = self._has_context(key.pid, opened)
         if not has_context and number not in terms.full:
             return ""
         if number is None or number not in terms.short:
@@ -355,8 +356,8 @@ class ArrivalWatch:
         return _NVML_LIBRARY not in maps or opened.uvm > _NVML_UVM_FILES or self._has_context_thread(pid)
 
     def _has_context(self, pid: int, opened: Opened) -> bool:
-        """Whether a process that has CUDA has a context, or is making one."""
-        return bool(_gpus_in_use(opened)) or self._has_context_thread(pid)
+        """Whether a process, if it has CUDA, has a context or is making one."""
+        return bool(_gpus_in_use(opened)) or (opened.uvm > 0 and self._has_context_thread(pid))
 
     def _has_context_thread(self, pid: int) -> bool:
         tasks = self._procfs / str(pid) / "task"
