@@ -114,6 +114,21 @@ def test_a_run_without_a_change_shows_what_each_test_enters_and_starts(tmp_path:
     assert other.starts_programs
 
 
+def test_a_thread_that_ends_with_an_exception_fails_its_test_at_once(tmp_path: Path) -> None:
+    test = tmp_path / "test_thread.py"
+    test.write_text(
+        "import threading\n"
+        "def test_it() -> None:\n"
+        "    threading.Thread(target=lambda: {}[0]).start()\n"
+        "    threading.Event().wait()\n"
+    )
+    subject = Subject("src/gpucommons/base/backoff.py", (str(test),))
+    result = outcome(subject, "")
+    assert result.status == 1
+    assert result.failed is not None
+    assert result.failed.endswith("::test_it")
+
+
 @pytest.mark.parametrize(
     ("body", "stalled_s"),
     [("while True: pass", 60.0), ("import threading; threading.Event().wait()", 1.0)],
