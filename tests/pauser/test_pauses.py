@@ -10,7 +10,7 @@ import pytest
 
 from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser import pauses as module
-from gpucommons.pauser.backend import Code, Failure, State
+from gpucommons.pauser.backend import Code, Failure, State, failure
 from gpucommons.pauser.pauses import Pauses
 from gpucommons.pauser.protocol import Notice
 from gpucommons.pauser.record import PauseRecord
@@ -88,6 +88,31 @@ def test_a_pid_that_changed_hands_while_a_new_program_was_held_is_let_go(
     assert driver.calls == ["lock", "unlock"]
     assert list((tmp_path / "paused").iterdir()) == []
     assert (pauses.list_paused(), heard) == ((), [])
+
+
+@pytest.mark.parametrize(
+    ("code", "is_done"),
+    [(None, True), (Code.NOT_SUPPORTED, True), (Code.TIMEOUT, False), (Code.OPERATING_SYSTEM, False)],
+)
+def test_a_new_program_is_done_with_once_it_was_held_or_never_can_be(
+    tmp_path: Path, code: Code | None, is_done: bool
+) -> None:
+    """A context that is still being made when the time is over is tried again."""
+
+    class Refusing(Driver):
+        def lock(self, pid: int, timeout_ms: int) -> Failure | None:
+            return super().lock(pid, timeout_ms) if code is None else failure(code)
+
+    key = key_of(os.getpid())
+    assert key is not None
+    driver = Refusing()
+    pauses = Pauses(PauseRecord.open(tmp_path / "paused"), {"cuda": driver}, "cuda", 10.0, lambda notice: None)
+    pauses.open_session(1)
+    assert pauses.hold(key, 0.05, lambda: "GPU-0") is is_done
+    assert driver.locked is (code is None)
+    if code is None:
+        assert pauses.unlock(key).failure is None
+    assert list((tmp_path / "paused").iterdir()) == []
 
 
 @pytest.mark.parametrize("call", ["lock", "hold", "unlock", "checkpoint", "restore"])

@@ -42,7 +42,8 @@ from gpucommons.model.process_identity import ProcessKey
 from gpucommons.pauser.calls import CallThreads
 
 DEVICE_FILES: Final = Path("/dev")
-# For so long a process is tried to be locked after it opened a device file; less if it did not use CUDA the last time.
+# For so long the files of a process are looked at after it opened one; less if the first time led to nothing, and it
+# makes no context now.
 FIRST_TRY_S: Final = 4.0
 LATER_TRY_S: Final = 1.0
 # A process that opens device files so often without CUDA is a monitor.
@@ -116,7 +117,7 @@ class _Tried:
     done: bool = False
 
 
-# Locks the process once its GPU is known, within so many seconds. Returns whether it has CUDA. Blocks.
+# Locks the process once its GPU is known, within so many seconds. Returns whether it is done with. Blocks.
 Hold = Callable[[ProcessKey, float, Callable[[], str | None]], bool]
 
 
@@ -281,7 +282,7 @@ class ArrivalWatch:
         def hold() -> None:
             try:
                 while tried.again and not tried.done:
-                    within_s = LATER_TRY_S if tried.times else FIRST_TRY_S
+                    within_s = LATER_TRY_S if tried.times and not _gpus_in_use(tried.opened) else FIRST_TRY_S
                     tried.again, tried.times = False, tried.times + 1
                     if self._hold(key, within_s, lambda: self._gpu_of(key, tried)):
                         tried.done = True

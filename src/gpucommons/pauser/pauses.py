@@ -296,7 +296,7 @@ class Pauses:
         """Locks a program that makes a context once the driver can, and reports it to the agent.
 
         `gpu_of` names its GPU: empty while it is not to be held yet, None where it is not to be held at all. Returns
-        whether it has CUDA.
+        whether it was held, or never can be.
         """
         session = self._session
         until_s = time.monotonic() + min(within_s, self._max_pause_s / 2)
@@ -341,7 +341,7 @@ class Pauses:
                 self._forget(hold)
             else:
                 self._let_go(hold, surely_runs=failed is not None and failed.code in _NEVER_LOCKED)
-            return failed is None or failed.code != Code.NOT_CUDA
+            return failed is None or failed.code in _NOT_TO_BE_HELD
 
     def unlock(self, key: ProcessKey, answer_early: AnswerEarly = _no_answer) -> Result:
         """A stopped program is resumed when its user continues it; one that yields to another, when that rests."""
