@@ -692,8 +692,12 @@ def test_the_programs_that_are_tried_at_once_are_bounded(directory: Path, monkey
         assert begun.wait(30)
 
     begin()
-    with program(directory) as first, program(directory) as second, program(directory) as third:
-        assert {tried.get(timeout=30), tried.get(timeout=30)} == {first.pid, second.pid}
+    with ExitStack() as stack:
+        # On a busy machine the next one may be seen first.
+        for _ in range(2):
+            one = stack.enter_context(program(directory))
+            assert tried.get(timeout=30) == one.pid
+        third = stack.enter_context(program(directory))
         # What was opened is looked at before the second has begun.
         begin()
         begin()
