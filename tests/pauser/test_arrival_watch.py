@@ -435,6 +435,34 @@ def test_one_that_turns_out_to_have_cuda_is_not_tried_again_for_what_it_opened_m
             assert tried.empty()
 
 
+def test_processes_that_opened_nothing_are_not_read_again(
+    directory: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A monitor starts every second, on a node with a thousand processes."""
+    if not os.stat("/proc/self/fd").st_size:
+        pytest.skip("this kernel does not count the open files of a process")
+    read: list[int] = []
+
+    def opened_files(pid: int, device_files: Path, procfs: Path) -> arrivals.Opened | None:
+        read.append(pid)
+        return real(pid, device_files, procfs)
+
+    real = arrivals.opened_files
+    monkeypatch.setattr(arrivals, "opened_files", opened_files)
+    with program(directory, names=()) as waits:
+        watched.begin()
+        assert read.count(waits.pid) == 1
+        with program(directory) as monitor:
+            assert watched.count(monitor.pid)
+        assert read.count(waits.pid) == 1
+        assert watched.count(waits.pid, lambda: order(waits, "nvidiactl nvidia0"))
+        # One with a GPU's files is read each time: it may close one and open another.
+        before = read.count(waits.pid)
+        with program(directory) as monitor:
+            assert watched.count(monitor.pid)
+        assert read.count(waits.pid) > before
+
+
 def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watched, cuda: str) -> None:
     """A notebook, or a monitor that is taken for a program, starts a training."""
     with program(directory, cuda) as old:
