@@ -463,6 +463,20 @@ def test_processes_that_opened_nothing_are_not_read_again(
         assert read.count(waits.pid) > before
 
 
+def test_each_watch_reads_the_files_of_all_processes_first(directory: Path, watched: Watched, cuda: str) -> None:
+    """Between two of them a program may open as many files as it closes."""
+    (directory / "data").touch()
+    files = ("nvidiactl", "nvidia-uvm", *["nvidia0"] * 18)
+    with program(directory, cuda, names=["data"] * len(files)) as old:
+        watched.begin()
+        watched.end()
+        for _ in files:
+            order(old, "close")
+        order(old, " ".join(files))
+        watched.begin()
+        assert watched.count(old.pid, lambda: order(old, "nvidia0")) == 0, "it was at work before the watch"
+
+
 def test_what_a_program_with_cuda_executes_is_new(directory: Path, watched: Watched, cuda: str) -> None:
     """A notebook, or a monitor that is taken for a program, starts a training."""
     with program(directory, cuda) as old:

@@ -188,6 +188,8 @@ class ArrivalWatch:
         """Until the agent asks for nothing any more."""
         with _DeviceEvents() as opens, _ExecEvents() as execs:
             self._add_all(opens)
+            # Since the last watch a process may have closed as many files as it opened, and its pid may be another's.
+            self._counts.clear()
             # Programs that have CUDA now are not new, unless they open more; those with a context are at work, whatever
             # they open. One that begins in this moment is noticed by its next open.
             self._tried = {
